@@ -22,12 +22,14 @@ use syn::{
 };
 
 /// The crates that hold to it: their folders, from the root of the repository.
-const CRATES: [&str; 6] = [
+const CRATES: [&str; 8] = [
     "crates/briquette",
     "crates/briquette-models",
     "crates/briquette-ops",
     "crates/briquette-graph",
     "crates/briquette-eval",
+    "crates/briquette-report",
+    "crates/briquette-cli",
     "kernels-cubecl",
 ];
 
@@ -69,7 +71,8 @@ struct Crate {
 impl Crate {
     fn read(src: &Path) -> Self {
         let mut all = Self::default();
-        all.file(src, &src.join("lib.rs"), src, 0);
+        let root = ["lib.rs", "main.rs"].map(|name| src.join(name));
+        all.file(src, root.iter().find(|root| root.exists()).unwrap_or(&root[0]), src, 0);
         all
     }
 

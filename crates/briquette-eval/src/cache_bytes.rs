@@ -18,7 +18,7 @@ pub struct CacheBytes {
 
 impl CacheBytes {
     /// Bytes of a cache, all rows together.
-    pub(crate) fn of(cache: &KvCache) -> Self {
+    pub fn of(cache: &KvCache) -> Self {
         Self {
             bytes: cache.bytes_held(),
             spare: Some(cache.bytes_spare()),
@@ -27,12 +27,12 @@ impl CacheBytes {
     }
 
     /// Bytes without the spare room; with it where that is not told.
-    pub(crate) fn kept(self) -> usize {
+    pub fn kept(self) -> usize {
         self.bytes.saturating_sub(self.spare.unwrap_or(0))
     }
 
     /// Kept bytes over those of the full cache.
-    pub(crate) fn kept_of_full(self) -> f64 {
+    pub fn kept_of_full(self) -> f64 {
         self.kept() as f64 / self.full.max(1) as f64
     }
 }

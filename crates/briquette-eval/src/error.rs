@@ -29,24 +29,6 @@ pub enum Error {
         /// Why not.
         message: String,
     },
-    /// A file that is to be written is one that is read.
-    #[error("{path} is read by this command, which would overwrite it")]
-    OutputIsInput {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Two results are to be written into one file.
-    #[error("{path} is named for two outputs")]
-    OutputTwice {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A file that briquette did not write is where a result is to be written.
-    #[error("{path} is there and was not written by briquette")]
-    OutputForeign {
-        /// The file.
-        path: PathBuf,
-    },
     /// A haystack folder without text.
     #[error("haystack {dir}: its {files} .txt files hold no text")]
     EmptyHaystack {
@@ -121,20 +103,11 @@ pub enum Error {
         /// Words of the list.
         words: usize,
     },
-    /// Results in the form of an older version.
-    #[error(
-        "{path} holds results of an older version of briquette, which this one does not continue: name another folder \
-         or move it away"
-    )]
-    OldJournal {
-        /// The file.
-        path: PathBuf,
-    },
-    /// An option without a value, or with one outside its range.
-    #[error("{axis}: {reason}")]
-    Grid {
-        /// The option.
-        axis: &'static str,
+    /// A setting without a value, or with one outside its range.
+    #[error("{name}: {reason}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
         /// The defect, in words.
         reason: String,
     },
@@ -391,17 +364,6 @@ pub enum Error {
         /// The folder.
         dir: PathBuf,
     },
-    /// Results of a command that has no page.
-    #[error(
-        "{path} is of `briquette {command}`, which writes its own tables; a page is of `briquette run`, whose file names \
-         models, policies and tasks"
-    )]
-    NoPage {
-        /// The file.
-        path: PathBuf,
-        /// The command that wrote it.
-        command: &'static str,
-    },
     /// A tokenizer that knows nothing of a text.
     #[error("the tokenizer makes no token of this text: `{text}`")]
     NoTokens {
@@ -432,20 +394,6 @@ pub enum Error {
         /// The line, from 1.
         line: usize,
         /// The defect, in words.
-        message: String,
-    },
-    /// Results of runs with different settings in one folder.
-    #[error("{path} was written with other settings than {first}; they are not of one run")]
-    ResultSettings {
-        /// The file.
-        path: PathBuf,
-        /// The file it was compared with.
-        first: PathBuf,
-    },
-    /// A page that cannot be put together.
-    #[error("cannot write the page: {message}")]
-    Page {
-        /// Why not.
         message: String,
     },
 }

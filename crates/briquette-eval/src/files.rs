@@ -7,7 +7,7 @@ use std::{
 };
 
 use briquette::files;
-pub(crate) use briquette::files::{LONGEST, regular};
+pub use briquette::files::{LONGEST, regular};
 use tempfile::{Builder, NamedTempFile};
 
 use crate::{Error, Result};
@@ -16,12 +16,12 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::Read`], also for what is no [`regular`] file.
-pub(crate) fn read_text(path: &Path) -> Result<String> {
+pub fn read_text(path: &Path) -> Result<String> {
     files::read_text(path).map_err(|source| Error::Read { path: path.into(), source })
 }
 
 /// The first bytes of a [`regular`] file, at most so many.
-pub(crate) fn head(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
+pub fn head(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     regular(path)?;
     let mut head = Vec::new();
     fs::File::open(path)?.take(bytes).read_to_end(&mut head)?;
@@ -34,7 +34,7 @@ pub(crate) fn head(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// [`Error::Write`].
-pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     let bytes = bytes.as_ref();
     let written = match fs::metadata(path) {
         Ok(found) if !found.is_file() => fs::write(path, bytes),
@@ -64,7 +64,7 @@ fn replace(path: &Path, fill: impl FnOnce(&mut NamedTempFile) -> io::Result<()>)
 ///
 /// # Errors
 /// [`Error::Write`].
-pub(crate) fn check(path: &Path) -> Result<()> {
+pub fn check(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Err(_) if path.is_symlink() => {
             Err(failed(path, "it is a link to a file that is not there"))
@@ -82,7 +82,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Write`].
-pub(crate) fn check_dir(dir: &Path) -> Result<()> {
+pub fn check_dir(dir: &Path) -> Result<()> {
     let there = dir.ancestors().map(or_here).find(|dir| dir.exists());
     match there {
         Some(there) if there.is_dir() => {
@@ -97,12 +97,12 @@ pub(crate) fn check_dir(dir: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Write`].
-pub(crate) fn check_new(path: &Path) -> Result<()> {
+pub fn check_new(path: &Path) -> Result<()> {
     if path.exists() || path.is_symlink() { check(path) } else { check_dir(&folder(path)) }
 }
 
 /// The files in the folder of a run that are read.
-pub(crate) fn results(dir: &Path) -> Vec<PathBuf> {
+pub fn results(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let read = |path: &PathBuf| {
         path.extension().is_some_and(|ending| ending == "jsonl") || path.ends_with("run.toml")
@@ -138,7 +138,7 @@ fn failed(path: &Path, error: impl ToString) -> Error {
 
 /// A path that begins at `base` unless it is absolute, without the steps into a folder and out of
 /// it again: `runs/../books` is `books`, unless `runs` is a link.
-pub(crate) fn joined(base: &Path, path: &Path) -> PathBuf {
+pub fn joined(base: &Path, path: &Path) -> PathBuf {
     let mut tidy = PathBuf::new();
     for part in base.join(path).components() {
         match (part, tidy.components().next_back()) {

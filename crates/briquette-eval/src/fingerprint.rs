@@ -13,7 +13,7 @@ use briquette_models::is_gguf;
 use crate::{Error, Result, files};
 
 /// The first 128 bits of BLAKE3, in hexadecimal digits.
-pub(crate) fn of(bytes: &[u8]) -> String {
+pub fn of(bytes: &[u8]) -> String {
     digits(Hasher::new().update(bytes))
 }
 

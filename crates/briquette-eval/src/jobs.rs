@@ -54,7 +54,7 @@ mod tests {
     use crate::Error;
 
     fn failure() -> Error {
-        Error::Grid { axis: "items", reason: "13".into() }
+        Error::Setting { name: "items", reason: "13".into() }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Evaluation of KV-cache compression without training: tasks with known answers, runs over
-//! policies and budgets, reports with confidence intervals. The command `briquette` is this crate's
-//! binary.
+//! policies and budgets, results with confidence intervals. The crate `briquette-report` shows
+//! them, and `briquette-cli` has the command `briquette`.
 //!
 //! - [`tasks`] build prompts with known answers;
 //! - [`calibrate`] measures which heads retrieve and which layers suffer, for the policies that
@@ -15,15 +15,16 @@
 //! - [`prefix`] keeps compressed prompts in files;
 //! - [`stats`] turns counts into shares with intervals;
 //! - [`tune`] finds the policy that serves a model best in a share of the memory;
-//! - [`report`] writes tables, CSV, JSON, pictures, and the page of a run;
-//! - [`cli`] is the command line.
+//! - [`policy`] reads policies as people write them, [`environment`] says where they were measured;
+//! - [`files`] reads texts, and writes files whole or not at all.
 
 mod cache_bytes;
 pub mod calibrate;
-pub mod cli;
+mod date;
+pub mod environment;
 mod error;
 pub mod fidelity;
-mod files;
+pub mod files;
 pub mod fingerprint;
 mod jobs;
 pub mod journal;
@@ -31,15 +32,14 @@ pub mod mask;
 pub mod metrics;
 mod observe;
 mod perplexity;
-mod policy;
+pub mod policy;
 pub mod prefix;
 pub mod profiles;
 pub mod record;
-mod record_set;
-pub mod report;
+pub mod record_set;
 pub mod run;
 pub mod score;
-mod settings;
+pub mod settings;
 pub mod stats;
 pub mod tasks;
 pub mod tune;

@@ -81,8 +81,8 @@ pub type Right = Steps<(String, usize, usize), usize>;
 /// `kept`. `on_prompt` hears of each answer: [`steps`] in all.
 ///
 /// # Errors
-/// [`Error::Grid`] without a prompt or a number of heads, [`Error::TooManyHeads`], [`Error::Cache`]
-/// for a broken profile or that of another model, and failures of the model.
+/// [`Error::Setting`] without a prompt or a number of heads, [`Error::TooManyHeads`],
+/// [`Error::Cache`] for a broken profile or that of another model, and failures of the model.
 #[expect(clippy::too_many_arguments, reason = "one caller, and each is its own")]
 pub fn run(
     model: &Model,
@@ -99,7 +99,7 @@ pub fn run(
     profile.check_shape(shape)?;
     check(counts, shape.layers * shape.query_heads)?;
     if prompts.is_empty() {
-        return Err(Error::Grid { axis: "samples", reason: "no prompt to ask".into() });
+        return Err(Error::Setting { name: "samples", reason: "no prompt to ask".into() });
     }
     let steps = plan(counts, prompts.len());
     let key = |step: &Step| (step.choice.name().to_owned(), step.count, step.prompt);
@@ -164,7 +164,7 @@ fn plan(counts: &[usize], prompts: usize) -> Vec<Step> {
 }
 
 fn check(counts: &[usize], heads: usize) -> Result<()> {
-    let fail = |reason: &str| Err(Error::Grid { axis: "counts", reason: reason.into() });
+    let fail = |reason: &str| Err(Error::Setting { name: "counts", reason: reason.into() });
     if counts.is_empty() {
         return fail("no value given");
     }

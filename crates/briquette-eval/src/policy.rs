@@ -18,42 +18,33 @@ use toml::{Table, Value};
 
 use crate::{Error, Result};
 
-/// Budgets of a policy given by name when no budget is given.
-pub(crate) const BUDGETS: [Budget; 2] = [Budget::Tokens(128), Budget::Tokens(256)];
-
 /// Large enough for anything a policy protects.
-pub(crate) const AMPLE: Budget = Budget::Tokens(1 << 24);
-
-/// The policy where none is named. A pooling kernel of 15 keeps answers of that many tokens whole,
-/// SnapKV's 5 does not.
-pub(crate) const DEFAULT: &str = "snapkv:kernel=15";
-/// The policies that are compared where none are named.
-pub(crate) const DEFAULTS: &str = "streaming-llm,h2o,snapkv:kernel=15";
+pub const AMPLE: Budget = Budget::Tokens(1 << 24);
 
 /// A policy with its label.
 #[derive(Clone, Debug)]
-pub(crate) struct NamedPolicy {
+pub struct NamedPolicy {
     /// Label in reports: two policies may be of one method.
-    pub(crate) label: String,
+    pub label: String,
     /// The policy.
-    pub(crate) policy: Policy,
+    pub policy: Policy,
 }
 
 impl NamedPolicy {
     /// Its budget as text, `-` for a policy that keeps everything.
-    pub(crate) fn budget(&self) -> String {
+    pub fn budget(&self) -> String {
         self.policy.budget().map_or_else(|| "-".into(), |budget| budget.to_string())
     }
 
     /// Whether nothing is ever dropped or rounded, so that it makes no difference when the question
     /// comes.
-    pub(crate) fn keeps_all(&self) -> bool {
+    pub fn keeps_all(&self) -> bool {
         self.policy.budget().is_none() && self.policy.store().name() == Dense {}.name()
     }
 
     /// A budget in bytes is for all rows of a batch together, so it says something of one prompt
     /// only when that is alone.
-    pub(crate) fn rows_share_budget(&self) -> bool {
+    pub fn rows_share_budget(&self) -> bool {
         matches!(self.policy.budget(), Some(Budget::Bytes(_)))
     }
 }
@@ -69,7 +60,7 @@ pub(crate) fn from_file(path: &Path) -> Result<Policy> {
 }
 
 /// Takes the warnings of all policy files that were read, each once.
-pub(crate) fn take_warnings() -> BTreeSet<String> {
+pub fn take_warnings() -> BTreeSet<String> {
     mem::take(&mut *WARNINGS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -78,7 +69,7 @@ pub(crate) fn take_warnings() -> BTreeSet<String> {
 /// `snapkv:score.pool.kernel=15`.
 ///
 /// `budget` stands above the one of a file; `default` is for a name, when there is no `budget`.
-pub(crate) fn read(text: &str, budget: Option<Budget>, default: Budget) -> Result<NamedPolicy> {
+pub fn read(text: &str, budget: Option<Budget>, default: Budget) -> Result<NamedPolicy> {
     if is_file(text) {
         let path = Path::new(text);
         let policy = from_file(path)?;
@@ -103,12 +94,12 @@ pub(crate) fn read(text: &str, budget: Option<Budget>, default: Budget) -> Resul
 }
 
 /// Whether `text` names a file, by its ending.
-pub(crate) fn is_file(text: &str) -> bool {
+pub fn is_file(text: &str) -> bool {
     Path::new(text).extension().is_some_and(|ending| ending == "toml" || ending == "json")
 }
 
 /// The texts that name files, as paths.
-pub(crate) fn inputs<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<PathBuf> {
+pub fn inputs<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<PathBuf> {
     texts.into_iter().filter(|text| is_file(text)).map(PathBuf::from).collect()
 }
 
@@ -136,7 +127,7 @@ pub(crate) fn changed(policy: &Policy, change: &str) -> std::result::Result<Poli
     }
     place.insert(last.clone(), value);
     Policy::from_toml(&table.to_string()).map_err(|error| {
-        if key.contains('.') || !leaves(&old, key).is_empty() {
+        if key.contains('.') || old.contains_key(key) || !leaves(&old, key).is_empty() {
             return error.to_string();
         }
         let paths = all_leaves(&old);
@@ -150,21 +141,25 @@ pub(crate) fn changed(policy: &Policy, change: &str) -> std::result::Result<Poli
 
 /// The name that was probably meant: the one that fewest letters tell apart, at most a third of
 /// them.
-pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, near) = known
         .map(|known| (levenshtein::distance(name.chars(), known.chars()), known))
         .min_by_key(|(distance, _)| *distance)?;
     (3 * distance <= name.chars().count()).then_some(near)
 }
 
-/// The policy with `key=value` written to every place of its file form that has this key; `None` if
-/// there is none.
+/// The policy with `key=value` written to every place of its file form that has this key, or in
+/// place of a stage such as `allocate`; `None` if there is none.
 pub(crate) fn changed_everywhere(
     policy: &Policy,
     change: &str,
 ) -> std::result::Result<Option<Policy>, String> {
     let (key, _) = key_and_value(change)?;
-    let mut paths = leaves(&table(policy)?, key).into_iter().map(|path| path.join("."));
+    let table = table(policy)?;
+    if table.contains_key(key) {
+        return changed(policy, change).map(Some);
+    }
+    let mut paths = leaves(&table, key).into_iter().map(|path| path.join("."));
     let Some(first) = paths.next() else { return Ok(None) };
     let value = &change[key.len()..];
     let first = changed(policy, &format!("{first}{value}"))?;
@@ -241,6 +236,16 @@ mod tests {
         );
         let error = read("snapkv:kernal=7", None, DEFAULT).unwrap_err().to_string();
         assert!(error.contains("did you mean `kernel`?"), "{error}");
+    }
+
+    #[test]
+    fn a_stage_is_replaced_whole() {
+        let policy = Policy::cam(DEFAULT);
+        let evicting = changed_everywhere(&policy, "reduce={ kind = \"evict\" }").unwrap().unwrap();
+        let expected = Policy::h2o(DEFAULT).with_name("cam");
+        assert_eq!(evicting.to_toml().unwrap(), expected.to_toml().unwrap());
+        let error = changed_everywhere(&policy, "score={ kind = \"leverage\" }").unwrap_err();
+        assert!(error.contains("missing field `sketch`") && !error.contains("has no"), "{error}");
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Profiles {
     ///
     /// # Errors
     /// [`Error::OtherWeights`], and [`Error::Read`] for the weights.
-    pub(crate) fn attached_or_reason(
+    pub fn attached_or_reason(
         &self,
         policy: std::result::Result<Policy, String>,
     ) -> Result<std::result::Result<Policy, String>> {

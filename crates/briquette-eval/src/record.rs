@@ -1,6 +1,6 @@
 //! One line of a run's results.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
@@ -44,11 +44,10 @@ pub struct Key {
     pub ask: Option<Question>,
 }
 
-impl Key {
-    /// Name of its results in errors.
-    pub(crate) fn said(&self) -> String {
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { model, policy, budget, task, sample, .. } = self;
-        format!("{model}, {policy} at {budget}, {task}, {sample}: the results")
+        write!(f, "{model}, {policy} at {budget}, {task}, {sample}")
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
 
 /// The units that have a result.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RecordSet {
+pub struct RecordSet {
     /// Fingerprint of each result, `None` for a policy that cannot hold: a page need not hold all
     /// results.
     found: HashMap<Key, Option<String>>,
@@ -18,7 +18,7 @@ pub(crate) struct RecordSet {
 
 /// Relation of a result to those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrived {
+pub enum Arrived {
     /// The first of its unit.
     First,
     /// It says the same, but for seconds: the first counts.
@@ -31,7 +31,7 @@ pub(crate) enum Arrived {
 
 impl RecordSet {
     /// Takes a result in. `of` says what it was measured on, where that is known.
-    pub(crate) fn add(&mut self, record: &Record, fingerprint: &str) -> Arrived {
+    pub fn add(&mut self, record: &Record, fingerprint: &str) -> Arrived {
         let said = said(record, fingerprint);
         match self.found.get(&record.key) {
             None => {
@@ -45,7 +45,7 @@ impl RecordSet {
     }
 
     /// Whether a unit has a result.
-    pub(crate) fn contains(&self, key: &Key) -> bool {
+    pub fn contains(&self, key: &Key) -> bool {
         self.found.contains_key(key)
     }
 }

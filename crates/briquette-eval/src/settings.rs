@@ -9,7 +9,7 @@ use crate::tasks::{haystack::Haystack, text::Text};
 /// The settings as the first line of a [journal](crate::journal). `command` is the name of the
 /// command that measures, and `weights` the fingerprint of the model's folder, by
 /// [`of_model`](crate::fingerprint::of_model).
-pub(crate) fn of(
+pub fn of(
     command: &str,
     (model, name, weights): (&Model, &str, &str),
     haystack: Option<&Haystack>,

@@ -90,7 +90,7 @@ impl Estimate {
     }
 
     /// Cuts the interval to the numbers that can be.
-    pub(crate) fn within(self, low: f64, high: f64) -> Self {
+    pub fn within(self, low: f64, high: f64) -> Self {
         let interval = self.interval.map(|ends| ends.map(|end| end.clamp(low, high)));
         Self { interval, ..self }
     }

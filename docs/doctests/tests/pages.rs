@@ -76,7 +76,7 @@ fn tests_that_are_named_exist() {
     let page = read("reliability.md");
     let mut found = 0;
     for (file, name) in page.split('`').filter_map(|code| code.split_once(".rs::")) {
-        let folder = if file.contains('/') { "" } else { "crates/briquette-eval/tests/" };
+        let folder = if file.contains('/') { "" } else { "crates/briquette-cli/tests/" };
         let text = fs::read_to_string(root.join(format!("{folder}{file}.rs")));
         let text = text.unwrap_or_else(|error| panic!("{file}: {error}"));
         let test = format!("#[test]\n{{}}fn {name}()");

@@ -9,7 +9,6 @@ use briquette_eval::{
     Result,
     journal::Accept,
     metrics::Metric,
-    report,
     run::{Plan, Planned, RunFile, Runner, Summary, begin, execute},
     tasks::{Question, Sample, Task, Turn},
 };
@@ -85,8 +84,8 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let runner = Runner::new(briquette::device::open("flex")?);
     execute(&plan, &mut results, &runner, |_| {})?;
 
-    println!("{}", report::summary(&Summary::new(&plan, &results)));
-    let page = report::html::write(out, None, None)?.page;
+    println!("{}", briquette_report::summary(&Summary::new(&plan, &results), None));
+    let page = briquette_report::html::write(out, None, None)?.page;
     println!("a page of it: {}", page.display());
     Ok(())
 }

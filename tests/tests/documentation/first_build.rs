@@ -13,7 +13,7 @@ fn a_plain_build_has_flex_alone() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let lines = String::from_utf8(output.stdout).unwrap();
     let crates: Vec<&str> = lines.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert!(crates.contains(&"briquette-eval") && crates.contains(&"burn-flex"), "{lines}");
+    assert!(crates.contains(&"briquette-cli") && crates.contains(&"burn-flex"), "{lines}");
     // Without a backend of a GPU Burn 0.22.1 does not compile beside the last two.
     for gpu in ["burn-wgpu", "burn-cuda", "burn-cubecl", "cubecl"] {
         assert!(!crates.contains(&gpu), "{gpu} is compiled");

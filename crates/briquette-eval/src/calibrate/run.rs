@@ -119,7 +119,7 @@ impl Calibration<'_> {
     /// The same plan gives the same profile, byte for byte.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a plan without prompts, [`Error::ContextTooShort`],
+    /// [`Error::Setting`] for a plan without prompts, [`Error::ContextTooShort`],
     /// [`Error::TextTooShort`], [`Error::AnswerNotFound`], [`Error::TooFewRight`],
     /// [`Error::NotFinite`] for a model that overflows, what [`NeedleTask::prompt`] and
     /// [`Journal::open`] refuse, and failures of the model.
@@ -192,7 +192,7 @@ impl Calibration<'_> {
     }
 
     fn check(&self) -> Result<()> {
-        let fail = |axis, reason: &str| Err(Error::Grid { axis, reason: reason.into() });
+        let fail = |name, reason: &str| Err(Error::Setting { name, reason: reason.into() });
         let Plan { prompts, lengths, .. } = &self.plan;
         if *prompts == 0 {
             return fail("prompts", "at least 1 is needed");

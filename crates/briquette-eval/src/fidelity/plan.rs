@@ -21,7 +21,7 @@ impl Plan {
     /// tokens of context.
     ///
     /// # Errors
-    /// [`Error::Grid`](crate::Error::Grid) for a number that is 0,
+    /// [`Error::Setting`](crate::Error::Setting) for a number that is 0,
     /// [`Error::ContextTooShort`](crate::Error::ContextTooShort), and what [`Text::windows`]
     /// refuses.
     pub fn windows(&self, text: &Text, context: usize) -> Result<Vec<Window>> {

@@ -48,18 +48,18 @@ impl<'a> Reference<'a> {
     /// Runs the full cache over a window, of which the first `prompt` tokens are the prompt.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a window without a prompt or without a token behind it,
+    /// [`Error::Setting`] for a window without a prompt or without a token behind it,
     /// [`Error::ContextTooShort`], failures of the model, and [`ModelError::NotFinite`] for logits
     /// that give no probabilities.
     pub fn new(model: &'a Model, window: &[u32], prompt: usize) -> Result<Self> {
         let length = window.len();
         if prompt == 0 {
-            return Err(Error::Grid { axis: "prompt", reason: "at least 1 is needed".into() });
+            return Err(Error::Setting { name: "prompt", reason: "at least 1 is needed".into() });
         }
         if prompt >= length {
             let reason =
                 format!("a window of {length} tokens has none behind its prompt of {prompt}");
-            return Err(Error::Grid { axis: "tokens", reason });
+            return Err(Error::Setting { name: "tokens", reason });
         }
         let context = model.config().max_position_embeddings;
         if length > context {
@@ -155,7 +155,7 @@ fn row(tokens: &[u32], model: &Model) -> Tensor<2, Int> {
 /// The first call of a layer brought the prompt.
 fn layer(Passed { inputs, outputs }: Passed) -> Result<Layer> {
     let mut inputs = inputs.into_iter();
-    let missing = || Error::Grid { axis: "prompt", reason: "a layer saw none of it".into() };
+    let missing = || Error::Setting { name: "prompt", reason: "a layer saw none of it".into() };
     let prompt = inputs.next().ok_or_else(missing)?;
     let outputs = Tensor::cat(outputs.into_iter().skip(1).collect(), 2).cast(DType::F32);
     Ok(Layer { prompt, continued: inputs.collect(), outputs })

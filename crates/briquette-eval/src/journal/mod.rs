@@ -232,7 +232,7 @@ pub(crate) fn set_aside(path: &Path, damaged: &[impl AsRef<[u8]>]) -> Result<()>
 ///
 /// # Errors
 /// [`Error::OtherCommand`] for that of another.
-pub(crate) fn is_of(path: &Path, command: &str) -> Result<bool> {
+pub fn is_of(path: &Path, command: &str) -> Result<bool> {
     let head = files::head(path, FIRST).unwrap_or_default();
     if !head.starts_with(BEGIN) {
         return Ok(false);

@@ -194,7 +194,7 @@ fn answer(turn: &Turn, generated: Generated) -> Result<Answer> {
     let score = turn.metric.score(&generated.text, &turn.references, &turn.classes);
     if !score.is_finite() {
         let reason = format!("{:?} gives no number for {:?}", turn.metric, generated.text);
-        return Err(Error::Grid { axis: "metric", reason });
+        return Err(Error::Setting { name: "metric", reason });
     }
     Ok(Answer {
         score,

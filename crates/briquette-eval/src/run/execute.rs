@@ -14,11 +14,10 @@ use super::{
     tasks::{Planned, Work},
 };
 use crate::{
-    Error, Result,
+    Error, Result, date,
     fidelity::{Reference, token_texts},
     jobs, prefix,
     record::{Key, Outcome, Record},
-    report::date,
 };
 
 /// How a plan is run.
@@ -194,9 +193,7 @@ pub fn execute(
 }
 
 fn unit_error(key: &Key, error: Error) -> Error {
-    let Key { model, policy, budget, task, sample, .. } = key;
-    let unit = format!("{model}, {policy} at {budget}, {task}, {sample}");
-    Error::Unit { unit, source: Box::new(error) }
+    Error::Unit { unit: key.to_string(), source: Box::new(error) }
 }
 
 fn note_unavailable(results: &mut Results, key: Key, reason: &str) -> Result<()> {
@@ -332,8 +329,8 @@ impl<'a> UnitRunner<'a> {
                 };
                 units.iter().map(compare).collect()
             }
-            _ => Err(Error::Grid {
-                axis: "tasks",
+            _ => Err(Error::Setting {
+                name: "tasks",
                 reason: format!("`{}` has no samples of its kind", task.label),
             }),
         }

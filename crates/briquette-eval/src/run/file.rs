@@ -120,7 +120,7 @@ impl RunFile {
     }
 
     /// Files and folders that it names and that are there.
-    pub(crate) fn inputs(&self) -> Vec<PathBuf> {
+    pub fn inputs(&self) -> Vec<PathBuf> {
         const KEYS: [&str; 7] = ["dir", "file", "form", "haystack", "prefix", "profile", "text"];
         fn texts<'a>(table: &'a toml::Table, found: &mut Vec<&'a str>) {
             for (key, value) in table {

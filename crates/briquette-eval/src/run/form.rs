@@ -23,7 +23,7 @@ impl ChatForm {
     /// Tokens around the questions in this template.
     ///
     /// # Errors
-    /// [`Error::Model`] if the template refuses a conversation, [`Error::Grid`] if it does not
+    /// [`Error::Model`] if the template refuses a conversation, [`Error::Setting`] if it does not
     /// write out what is said.
     pub(super) fn new(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Self> {
         let messages = [
@@ -40,7 +40,7 @@ impl ChatForm {
         };
         let Some([head, between, tail]) = parts() else {
             let reason = "the chat template does not write out what is said".into();
-            return Err(Error::Grid { axis: "chat", reason });
+            return Err(Error::Setting { name: "chat", reason });
         };
         let begin = tokenizer.encode("", true)?.first().copied();
         Ok(Self {
@@ -102,7 +102,7 @@ mod tests {
         let silent = ChatTemplate::new("nothing", None, None).unwrap();
         assert!(matches!(
             ChatForm::new(&silent, &tokenizer),
-            Err(Error::Grid { axis: "chat", .. })
+            Err(Error::Setting { name: "chat", .. })
         ));
     }
 }

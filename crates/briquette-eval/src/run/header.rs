@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use briquette::CacheShape;
 use serde::{Deserialize, Serialize};
 
-use crate::report::{date, environment::BURN};
+use crate::{date, environment::BURN};
 
 /// The first line of results: with what they were made. A run whose header differs in anything but
 /// `date` is another run.

@@ -163,7 +163,7 @@ impl Found {
         let text = |Self { path, line: Numbered { number, text, .. } }: &Self| {
             format!("{}, line {number}: {text}", path.display())
         };
-        let what = self.line.line.record.key.said();
+        let what = format!("{}: the results", self.line.line.record.key);
         Error::MergeConflict { what, first: text(self), second: text(other) }
     }
 }

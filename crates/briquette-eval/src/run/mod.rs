@@ -56,4 +56,4 @@ pub use shard::Shard;
 pub use summary::{Row, Summary, Unavailable};
 pub use tasks::{Planned, Tasks, Work};
 pub use text::{Protocol, TextTask};
-pub(crate) use weak::weak;
+pub use weak::weak;

@@ -80,11 +80,11 @@ impl ModelSpec {
     /// that a profile of other weights is taken.
     ///
     /// # Errors
-    /// [`Error::Model`], [`Error::Read`], [`Error::Grid`] for a chunk of 0, and what
+    /// [`Error::Model`], [`Error::Read`], [`Error::Setting`] for a chunk of 0, and what
     /// [`Profiles::of`] refuses.
     pub fn open(&self, other_weights: bool) -> Result<OpenModel> {
         if self.chunk == Some(0) {
-            return Err(Error::Grid { axis: "chunk", reason: "at least 1 is needed".into() });
+            return Err(Error::Setting { name: "chunk", reason: "at least 1 is needed".into() });
         }
         if !self.dir.exists() {
             let source = std::io::Error::other("there is no such model folder or file");
@@ -95,8 +95,8 @@ impl ModelSpec {
         let tokenizer = Tokenizer::load(&self.dir)?;
         let chat = match self.chat {
             true => {
-                let template = ChatTemplate::load(&self.dir)?.ok_or_else(|| Error::Grid {
-                    axis: "chat",
+                let template = ChatTemplate::load(&self.dir)?.ok_or_else(|| Error::Setting {
+                    name: "chat",
                     reason: format!("{} has no chat template", self.dir.display()),
                 })?;
                 Some(ChatForm::new(&template, &tokenizer)?)

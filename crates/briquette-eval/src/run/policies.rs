@@ -216,7 +216,8 @@ pub(super) fn expanded(policies: Vec<PolicySpec>) -> Vec<PolicySpec> {
 /// that has its key.
 ///
 /// # Errors
-/// A policy that no budget helps, and [`Error::Grid`] for a change that no policy has the key of.
+/// A policy that no budget helps, and [`Error::Setting`] for a change that no policy has the key
+/// of.
 pub(super) fn candidates(
     policies: &[PolicySpec],
     changes: &[String],
@@ -242,7 +243,7 @@ pub(super) fn candidates(
     }
     if let Some((change, _)) = changes.iter().zip(used).find(|(_, used)| !used) {
         let reason = format!("no policy takes `{change}`");
-        return Err(Error::Grid { axis: "change", reason });
+        return Err(Error::Setting { name: "change", reason });
     }
     let names: Vec<(&String, &String)> =
         candidates.iter().map(|one| (&one.label, &one.budget)).collect();

@@ -92,7 +92,8 @@ impl Results {
             Arrived::Other => {
                 let first = format!("{}: an earlier line", self.path.display());
                 let second = serde_json::to_string(line).unwrap_or_default();
-                return Err(Error::MergeConflict { what: line.record.key.said(), first, second });
+                let what = format!("{}: the results", line.record.key);
+                return Err(Error::MergeConflict { what, first, second });
             }
         }
         self.found.extend([kept(line)]);

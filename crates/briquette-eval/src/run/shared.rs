@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_failure_is_tried_again_by_the_next() {
         let shared = Shared::new([1, 1]);
-        let fail = || Err(Error::Grid { axis: "x", reason: "y".into() });
+        let fail = || Err(Error::Setting { name: "x", reason: "y".into() });
         assert!(shared.take(&1, fail).is_err());
         assert_eq!(*shared.take(&1, || Ok(7)).unwrap(), 7);
     }

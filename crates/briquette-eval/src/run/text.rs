@@ -86,7 +86,7 @@ impl TextTask {
     /// The windows, each with the token that opens a text, what is given at once, and what is
     /// predicted.
     pub(super) fn windows(&self, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Window>> {
-        let fail = |axis, reason: &str| Err(Error::Grid { axis, reason: reason.into() });
+        let fail = |name, reason: &str| Err(Error::Setting { name, reason: reason.into() });
         match (self.protocol, self.prompt, self.chunk) {
             (Protocol::Window, None, _) => {
                 return fail("prompt", "the protocol `window` needs the tokens of the prompt");

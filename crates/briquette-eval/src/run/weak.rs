@@ -2,7 +2,7 @@
 const WEAK: f64 = 0.5;
 
 /// Warning where the full cache itself is often wrong, to stand before anything else.
-pub(crate) fn weak(task: &str, score: f64, prompts: usize) -> Option<String> {
+pub fn weak(task: &str, score: f64, prompts: usize) -> Option<String> {
     (prompts > 0 && score < WEAK).then(|| {
         format!(
             "WARNING: on `{task}` the full cache scores {score:.2} ({prompts} {}). What compression loses cannot be told from what \

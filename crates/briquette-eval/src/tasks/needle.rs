@@ -105,15 +105,18 @@ impl<'a> NeedleTask<'a> {
     /// depth.
     ///
     /// # Errors
-    /// [`Error::PromptTooShort`], [`Error::TooManyNeedles`], [`Error::Grid`] without a needle or
+    /// [`Error::PromptTooShort`], [`Error::TooManyNeedles`], [`Error::Setting`] without a needle or
     /// for a depth above 100, and [`Error::Model`] if the tokenizer fails.
     pub fn prompt(&self, place: Place) -> Result<NeedlePrompt> {
         let Place { length, depth, needles, sample } = place;
         if needles == 0 {
-            return Err(Error::Grid { axis: "needles", reason: "at least 1 is needed".into() });
+            return Err(Error::Setting { name: "needles", reason: "at least 1 is needed".into() });
         }
         if depth > 100 {
-            return Err(Error::Grid { axis: "depths", reason: format!("{depth} % is above 100") });
+            return Err(Error::Setting {
+                name: "depths",
+                reason: format!("{depth} % is above 100"),
+            });
         }
         let stream =
             |part: u64| seed::rng(&[self.seed, length as u64, needles as u64, sample as u64, part]);

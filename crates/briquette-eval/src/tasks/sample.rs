@@ -7,7 +7,7 @@ use briquette_models::Tokenizer;
 use crate::{Result, metrics::Metric};
 
 /// The most samples of a cell: their list is held as a whole.
-pub(crate) const MOST_SAMPLES: usize = 1_000_000;
+pub const MOST_SAMPLES: usize = 1_000_000;
 
 /// Makes samples.
 pub trait Task: Debug + Send + Sync {

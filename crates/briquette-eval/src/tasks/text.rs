@@ -49,7 +49,7 @@ impl Text {
     ///
     /// # Errors
     /// As [`from_file`](Self::from_file).
-    pub(crate) fn read(path: Option<&Path>, tokenizer: &Tokenizer) -> Result<Self> {
+    pub fn read(path: Option<&Path>, tokenizer: &Tokenizer) -> Result<Self> {
         match path {
             Some(path) => Self::from_file(path, tokenizer),
             None => Self::built_in(tokenizer),
@@ -114,14 +114,14 @@ impl Text {
 /// at least, and the window must fit the model's context.
 ///
 /// # Errors
-/// [`Error::Grid`] naming the first count that is 0, [`Error::ContextTooShort`].
+/// [`Error::Setting`] naming the first count that is 0, [`Error::ContextTooShort`].
 pub(crate) fn check_windows(
     counts: &[(&'static str, usize)],
     length: usize,
     context: usize,
 ) -> Result<()> {
-    if let Some(&(axis, _)) = counts.iter().find(|(_, count)| *count == 0) {
-        return Err(Error::Grid { axis, reason: "at least 1 is needed".into() });
+    if let Some(&(name, _)) = counts.iter().find(|(_, count)| *count == 0) {
+        return Err(Error::Setting { name, reason: "at least 1 is needed".into() });
     }
     if length > context {
         return Err(Error::ContextTooShort { length, context });

@@ -33,8 +33,8 @@ impl Material<'_> {
     /// As many prompts as the plan has windows, in an order that the seed draws.
     ///
     /// # Errors
-    /// As [`fidelity::Plan::windows`]; [`Error::Grid`] for more questions than there are, or none,
-    /// and [`Error::ContextTooShort`].
+    /// As [`fidelity::Plan::windows`]; [`Error::Setting`] for more questions than there are, or
+    /// none, and [`Error::ContextTooShort`].
     pub(super) fn prompts(
         &self,
         plan: &fidelity::Plan,
@@ -55,7 +55,7 @@ impl Material<'_> {
         };
         if plan.windows == 0 || plan.windows > prompts.len() {
             let reason = format!("{} asked for, there are {}", plan.windows, prompts.len());
-            return Err(Error::Grid { axis: "samples", reason });
+            return Err(Error::Setting { name: "samples", reason });
         }
         prompts.shuffle(&mut seed::rng(&[seed]));
         prompts.truncate(plan.windows);

@@ -205,9 +205,9 @@ impl Tuning<'_> {
     /// The same plan gives the same ranking, number for number.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a plan without windows, with more than there are questions, or a target
-    /// outside 0..=1, [`Error::ContextTooShort`], [`Error::TextTooShort`], what [`Journal::open`]
-    /// refuses, and failures of the model.
+    /// [`Error::Setting`] for a plan without windows, with more than there are questions, or a
+    /// target outside 0..=1, [`Error::ContextTooShort`], [`Error::TextTooShort`], what
+    /// [`Journal::open`] refuses, and failures of the model.
     pub fn run(
         &self,
         partial: &Path,
@@ -293,10 +293,10 @@ impl Tuning<'_> {
         let Plan { target, prompt, tokens, windows, seed, .. } = self.plan;
         if !(target > 0.0 && target <= 1.0) {
             let reason = format!("{target} is not a share above 0 and up to 1");
-            return Err(Error::Grid { axis: "target-ratio", reason });
+            return Err(Error::Setting { name: "target-ratio", reason });
         }
         if self.candidates.is_empty() {
-            return Err(Error::Grid { axis: "policies", reason: "no policy given".into() });
+            return Err(Error::Setting { name: "policies", reason: "no policy given".into() });
         }
         let plan = fidelity::Plan { prompt, tokens, windows, stride: None };
         self.material.prompts(&plan, seed, self.model)

@@ -1,0 +1,73 @@
+use std::path::{Path, PathBuf, absolute};
+
+use anyhow::{Context, Result, bail};
+use briquette_eval::tasks::{
+    NeedleTemplate,
+    haystack::Haystack,
+    synthetic::{Needle, NeedleForm, Source},
+};
+use briquette_models::ChatTemplate;
+
+use crate::args::model::ModelArgs;
+
+/// Text that needles are hidden in, and how they are asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HaystackArgs {
+    /// A folder of .txt files to hide needles in [default: built-in prose]
+    #[arg(long, value_name = "DIR")]
+    haystack: Option<PathBuf>,
+    /// How needles are written and asked for: `ember`, as the embedded model was trained; `ruler`,
+    /// as RULER publishes it; or a TOML file of one's own with introduction, needle, question and
+    /// answer
+    #[arg(long, value_name = "NAME|FILE", default_value = "ember")]
+    form: String,
+    /// Ask in a conversation, by the chat template of the model's folder
+    #[arg(long)]
+    chat: bool,
+}
+
+impl HaystackArgs {
+    /// The folder and the file that are read, if named.
+    pub(crate) fn inputs(&self) -> Vec<PathBuf> {
+        let form = Path::new(&self.form);
+        self.haystack.iter().cloned().chain(form.is_file().then(|| form.into())).collect()
+    }
+
+    /// Whether questions are asked in the chat template of the model.
+    pub(crate) fn chat(&self) -> bool {
+        self.chat
+    }
+
+    /// The task that hides needles in this text, with the parameters of `needle`.
+    pub(crate) fn task(&self, needle: Needle) -> Result<Needle> {
+        let form = match self.form.as_str() {
+            "ember" => NeedleForm::Short,
+            form => match NeedleForm::try_from(form.to_owned()).map_err(anyhow::Error::msg)? {
+                NeedleForm::File(path) => NeedleForm::File(absolute(path)?),
+                form => form,
+            },
+        };
+        let haystack = match &self.haystack {
+            Some(dir) => Source::Folder(absolute(dir)?),
+            None => Source::BuiltIn,
+        };
+        Ok(Needle { form, haystack, ..needle })
+    }
+
+    pub(crate) fn read(&self, model: &ModelArgs) -> Result<Haystack> {
+        let mut form =
+            NeedleTemplate::read(&self.form).with_context(|| format!("--form {}", self.form))?;
+        if self.chat {
+            let dir = model.dir()?;
+            let Some(template) = ChatTemplate::load(&dir)? else {
+                bail!("--chat: there is no chat template in {}", dir.display());
+            };
+            form = form.in_chat(&template)?;
+        }
+        let haystack = match &self.haystack {
+            Some(dir) => Haystack::from_dir(dir)?,
+            None => Haystack::built_in(),
+        };
+        Ok(haystack.with_form(form))
+    }
+}

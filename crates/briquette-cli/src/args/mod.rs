@@ -1,0 +1,15 @@
+//! Options that several commands share.
+
+pub(crate) mod batch;
+pub(crate) mod defaults;
+pub(crate) mod depths;
+pub(crate) mod haystack;
+pub(crate) mod inputs;
+pub(crate) mod jobs;
+pub(crate) mod model;
+pub(crate) mod profile;
+pub(crate) mod prompt;
+pub(crate) mod resume;
+pub(crate) mod sampling;
+pub(crate) mod template;
+pub(crate) mod text;

@@ -1,0 +1,140 @@
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use briquette_eval::run;
+use briquette_models::{Model, Tokenizer};
+use burn::tensor::Device;
+use clap::ValueEnum;
+
+use crate::terminal::{interrupt, progress};
+
+/// The model the project was given, found in the working directory or where the program was built.
+const EMBEDDED: &str = "models/ember-7m";
+
+/// Which model, and what it runs on.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelArgs {
+    /// A Hugging Face folder of a model: config.json, safetensors, tokenizer.json; a GGUF file, or
+    /// a folder that holds one [default: the embedded models/ember-7m]
+    #[arg(long, value_name = "DIR|FILE")]
+    model: Option<PathBuf>,
+    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those
+    /// this build has [default: flex, or the first of this build]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Data type of weights, activations and cache
+    #[arg(long, value_enum, default_value_t = Dtype::F32)]
+    dtype: Dtype,
+    /// Take a profile and results of other weights, another tokenizer or another configuration
+    #[arg(long)]
+    other_weights: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Dtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl From<Dtype> for run::Dtype {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::F32,
+            Dtype::F16 => Self::F16,
+            Dtype::Bf16 => Self::Bf16,
+        }
+    }
+}
+
+/// The device of this name, or the first of this build.
+pub(crate) fn open_device(name: Option<&str>) -> Result<(String, Device)> {
+    let built = briquette::device::available();
+    let name = match (name, built.first()) {
+        (Some(name), _) => name,
+        (None, Some(first)) => first,
+        (None, None) => {
+            bail!("this build has no device: build it with a feature such as `flex`")
+        }
+    };
+    Ok((name.to_owned(), briquette::device::open(name)?))
+}
+
+/// A model ready to run.
+pub(crate) struct Loaded {
+    pub(crate) model: Model,
+    pub(crate) tokenizer: Tokenizer,
+    /// The folder, the device and the type as they were named.
+    pub(crate) dir: PathBuf,
+    pub(crate) device: String,
+    pub(crate) dtype: String,
+    /// Whether a profile and results of other weights are taken.
+    pub(crate) other_weights: bool,
+}
+
+impl Loaded {
+    /// The name of the folder, without those around it.
+    pub(crate) fn name(&self) -> String {
+        let whole = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
+        whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned()
+    }
+}
+
+impl ModelArgs {
+    pub(crate) fn load(&self) -> Result<Loaded> {
+        let (name, device) = open_device(self.device.as_deref())?;
+        let dir = self.dir()?;
+        let dtype = run::Dtype::from(self.dtype);
+        let _spinner = progress::spinner(format!("reading {}", dir.display()));
+        let failed = || format!("cannot load the model in {}", dir.display());
+        let model = Model::load(&dir, &device, dtype.burn())
+            .with_context(failed)?
+            .with_interrupt(interrupt::flag());
+        let tokenizer = Tokenizer::load(&dir).with_context(failed)?;
+        let dtype = dtype.name().to_owned();
+        let other_weights = self.other_weights;
+        Ok(Loaded { model, tokenizer, dir, device: name, dtype, other_weights })
+    }
+
+    /// The folder of the model, which need not be there.
+    pub(crate) fn dir_or_embedded(&self) -> Result<PathBuf> {
+        self.model.clone().map_or_else(|| self.dir(), Ok)
+    }
+
+    /// The name of the device.
+    pub(crate) fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
+    /// The type of weights, activations and cache.
+    pub(crate) fn dtype(&self) -> &'static str {
+        run::Dtype::from(self.dtype).name()
+    }
+
+    /// Whether a profile and results of other weights are taken.
+    pub(crate) fn other_weights(&self) -> bool {
+        self.other_weights
+    }
+
+    /// The folder or file that is read.
+    pub(crate) fn inputs(&self) -> Vec<PathBuf> {
+        self.dir().into_iter().collect()
+    }
+
+    /// The folder of the model.
+    pub(crate) fn dir(&self) -> Result<PathBuf> {
+        if let Some(dir) = &self.model {
+            if !dir.exists() {
+                bail!("there is no model folder or file {}", dir.display());
+            }
+            return Ok(dir.clone());
+        }
+        let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(EMBEDDED);
+        match [PathBuf::from(EMBEDDED), built].into_iter().find(|dir| dir.is_dir()) {
+            Some(dir) => Ok(dir),
+            None => {
+                bail!("the embedded model {EMBEDDED} is not here: name a model with --model DIR")
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+use std::path::{Path, PathBuf};
+
+use briquette_eval::{Result, profiles::Profiles};
+
+use crate::args::model::Loaded;
+
+/// Which profile.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProfileArgs {
+    /// Profile of the model by `briquette calibrate`, for policies that read it
+    /// [default: profile.json in the folder of the model, if there]
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+}
+
+impl ProfileArgs {
+    /// The file that is read, if one is named.
+    pub(crate) fn inputs(&self) -> Vec<PathBuf> {
+        self.profile.iter().cloned().collect()
+    }
+
+    /// The file that is named.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.profile.as_deref()
+    }
+
+    /// The profile for this model.
+    pub(crate) fn of(&self, loaded: &Loaded) -> Result<Profiles> {
+        Profiles::of(&loaded.dir, self.profile.as_deref(), loaded.other_weights)
+    }
+}

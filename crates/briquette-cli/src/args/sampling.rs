@@ -1,0 +1,54 @@
+use briquette_models::{GenerateOptions, Instruction};
+
+/// How tokens are chosen.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SamplingArgs {
+    /// Tokens of the prompt given to the model at a time [default: all]
+    #[arg(long, value_name = "N")]
+    chunk: Option<usize>,
+    /// 0 takes the most likely token, higher draws from a flatter distribution
+    #[arg(long, value_name = "T", allow_negative_numbers = true, default_value_t = 0.0)]
+    temperature: f64,
+    /// Draw from so many of the most likely tokens
+    /// [default: all]
+    #[arg(long, value_name = "N")]
+    top_k: Option<usize>,
+    /// Draw from the fewest tokens whose probabilities add up to this
+    #[arg(long, value_name = "P", allow_negative_numbers = true, default_value_t = 1.0)]
+    top_p: f64,
+    /// Draw from tokens at least this times as likely as the most likely one
+    #[arg(long, value_name = "P", allow_negative_numbers = true, default_value_t = 0.0)]
+    min_p: f64,
+    /// Divide the logits of tokens that have occurred by this
+    #[arg(long, value_name = "F", allow_negative_numbers = true, default_value_t = 1.0)]
+    repetition_penalty: f64,
+    /// Seed of the drawing
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Launch every decode step, where it could be recorded once and replayed
+    #[arg(long)]
+    no_graph: bool,
+}
+
+impl SamplingArgs {
+    pub(crate) fn options(
+        &self,
+        max_new_tokens: usize,
+        stop: Vec<u32>,
+        instruction: Instruction,
+    ) -> GenerateOptions {
+        GenerateOptions {
+            max_new_tokens,
+            chunk: self.chunk,
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+            stop,
+            instruction,
+            record: !self.no_graph,
+        }
+    }
+}

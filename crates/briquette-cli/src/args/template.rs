@@ -1,0 +1,48 @@
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use briquette_eval::files;
+use briquette_models::{ChatMessage, ChatTemplate};
+
+/// Chat template and system message.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TemplateArgs {
+    /// A Jinja file of a chat template [default: that of the model]
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
+    /// A message of the role `system` before all others
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+}
+
+impl TemplateArgs {
+    /// The file that is read, if one is named.
+    pub(crate) fn inputs(&self) -> Vec<PathBuf> {
+        self.template.iter().cloned().collect()
+    }
+
+    /// The system message, if there is one.
+    pub(crate) fn system(&self) -> Vec<ChatMessage> {
+        self.system.iter().map(|text| ChatMessage::new("system", text)).collect()
+    }
+
+    /// A conversation that begins with this message of a user.
+    pub(crate) fn conversation(&self, text: String) -> Vec<ChatMessage> {
+        let mut messages = self.system();
+        messages.push(ChatMessage::new("user", text));
+        messages
+    }
+
+    /// The template named, or that of the model in `dir`.
+    pub(crate) fn of(&self, dir: &Path) -> Result<ChatTemplate> {
+        if let Some(path) = &self.template {
+            return Ok(ChatTemplate::new(files::read_text(path)?, None, None)?);
+        }
+        ChatTemplate::load(dir)?.with_context(|| {
+            format!(
+                "the model in {} has no chat template: name one with --template FILE",
+                dir.display()
+            )
+        })
+    }
+}

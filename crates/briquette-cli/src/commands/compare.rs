@@ -1,0 +1,82 @@
+use std::path::PathBuf;
+
+use anyhow::Result;
+use briquette::Budget;
+use briquette_eval::tasks::synthetic::Needle;
+use serde_json::json;
+
+use crate::{
+    args::{depths::DepthArgs, haystack::HaystackArgs, text::TextArgs},
+    measure::one_task::{CommonArgs, OneTask, text_task},
+};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml,
+    /// .json) [default: all methods]
+    #[arg(long, visible_alias = "policy", value_name = "NAME|FILE,…", value_delimiter = ',')]
+    policies: Vec<String>,
+    /// Budgets of every policy: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    #[arg(
+        long,
+        visible_alias = "budget",
+        value_name = "B,…",
+        value_delimiter = ',',
+        default_value = "64,128,256,512"
+    )]
+    budgets: Vec<Budget>,
+    /// Changes to every method that has the key, as in kernel=15
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',')]
+    change: Vec<String>,
+    /// Tokens of a needle prompt and its answer, and of a prompt of text
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    length: usize,
+    #[command(flatten)]
+    depths: DepthArgs,
+    /// Needle prompts for each depth
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    samples: usize,
+    #[command(flatten)]
+    text: TextArgs,
+    /// Tokens predicted behind a prompt of text
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    tokens: usize,
+    /// Prompts of text, from different places
+    #[arg(long, alias = "windows", value_name = "N", default_value_t = 4)]
+    text_samples: usize,
+    /// Seed of the needle prompts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: u64,
+    #[command(flatten)]
+    haystack: HaystackArgs,
+    /// Write into this folder what `briquette run` writes: results.jsonl, where the same command
+    /// goes on, report.html with tables and pictures, and the run file
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let needle = args.haystack.task(Needle {
+        lengths: vec![args.length],
+        depths: args.depths.depths.clone(),
+        samples: args.samples,
+        ..Needle::default()
+    })?;
+    let text = text_task(&args.text, args.length, args.tokens, args.text_samples, None)?;
+    let one = OneTask {
+        command: "compare",
+        common: &args.common,
+        chat: args.haystack.chat(),
+        policies: &args.policies,
+        budgets: &args.budgets,
+        change: &args.change,
+        full: true,
+        seed: args.seed,
+        tasks: json!({ "needle": [needle], "perplexity": [text] }),
+        out: Some(&args.out),
+    };
+    one.run()
+}

@@ -1,0 +1,280 @@
+use std::{ops::ControlFlow, path::PathBuf};
+
+use anyhow::{Context, Result};
+use briquette::{Budget, Prefix};
+use briquette_eval::{
+    Error,
+    policy::{self, NamedPolicy},
+    prefix,
+    record::CacheBytes,
+};
+use briquette_models::{Error as ModelError, Instruction, Timing, generate_until};
+use clap::ArgGroup;
+use serde::Serialize;
+
+use crate::{
+    args::{
+        defaults, inputs,
+        model::{Loaded, ModelArgs},
+        profile::ProfileArgs,
+        prompt::PromptArgs,
+        sampling::SamplingArgs,
+        template::TemplateArgs,
+    },
+    terminal::{
+        interrupt,
+        output::{OutputArgs, Stream, bytes, note, note_fallbacks},
+        progress,
+    },
+};
+
+#[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("conversation").args(["template", "system"]).multiple(true).requires("chat")))]
+pub(crate) struct Args {
+    #[command(flatten)]
+    prompt: PromptArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy
+    /// file (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer
+    /// answers whole
+    #[arg(long, value_name = "NAME|FILE", default_value = defaults::POLICY)]
+    policy: String,
+    /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    /// [default: 256, or that of the policy file]
+    #[arg(long)]
+    budget: Option<Budget>,
+    /// Go on behind the text that `briquette compress` kept in this file, under its policy and
+    /// budget. After `compress --chat` the text is the rest of the user's message, and what the
+    /// chat template writes comes behind it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["policy", "budget", "template", "system"])]
+    prefix: Option<PathBuf>,
+    /// Tokens to generate at most
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    max_new_tokens: usize,
+    /// Give the text as what a user says, in the chat template of the model
+    #[arg(long)]
+    chat: bool,
+    #[command(flatten)]
+    template: TemplateArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// JSON that `--json` writes.
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    device: String,
+    dtype: String,
+    policy: String,
+    budget: String,
+    text: String,
+    /// Whether a stop token ended it.
+    stopped: bool,
+    prefill: Speed,
+    decode: Speed,
+    /// Decode steps of the model, and those of them that were replayed from a recording.
+    steps: usize,
+    steps_replayed: usize,
+    /// The reason why steps were launched that might have been replayed.
+    launched_because: Option<String>,
+    cache: CacheReport,
+}
+
+#[derive(Serialize)]
+struct Speed {
+    tokens: usize,
+    seconds: f64,
+    tokens_per_second: f64,
+}
+
+#[derive(Serialize)]
+struct CacheReport {
+    tokens_seen: usize,
+    /// One per layer.
+    tokens_kept: Vec<usize>,
+    bytes_held: usize,
+    /// Those of them that are room for tokens to come.
+    bytes_spare: usize,
+    bytes_full: usize,
+    /// Without the room for tokens to come.
+    held_of_full: f64,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let mut others = [args.prompt.inputs(), args.template.inputs()].concat();
+    others.extend(args.prefix.clone());
+    args.output.gate(inputs::of(&args.model, &args.profile, [&args.policy], others))?;
+    let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
+    let text = args.prompt.read()?;
+    let loaded = args.model.load()?;
+    let profiles = args.profile.of(&loaded)?;
+    let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
+    let mut chat_tail = None;
+    let mut cache = match &args.prefix {
+        Some(path) => {
+            let prefix = Prefix::read(path)?;
+            chat_tail = prefix::chat_tail(&prefix).map(str::to_owned);
+            if args.chat && chat_tail.is_none() {
+                return Err(Error::PlainPrefix { path: path.clone() }.into());
+            }
+            let cache = prefix::open(prefix, &model, profiles.weights()?)?;
+            entry = NamedPolicy {
+                label: cache.policy().name().to_owned(),
+                policy: cache.policy().clone(),
+            };
+            cache
+        }
+        None => {
+            entry.policy = profiles.attached(entry.policy)?;
+            model.cache(entry.policy.clone())?
+        }
+    };
+    let prompt = match chat_tail {
+        // Many templates trim messages, and this one is rendered no more.
+        Some(tail) => tokenizer.encode(&format!("{}{tail}", text.trim_end()), false)?,
+        None if args.prefix.is_some() => {
+            prefix::following(tokenizer.encode(&text, true)?, &tokenizer)?
+        }
+        None if args.chat => {
+            let template = args.template.of(&dir)?;
+            let text = template.render(&args.template.conversation(text), true)?;
+            tokenizer.encode(&text, false)?
+        }
+        None => tokenizer.encode(&text, true)?,
+    };
+    let seen = cache.tokens_seen().first().copied().unwrap_or(0);
+    let context = model.context(&entry.policy);
+    let room = match context {
+        // The first new token comes out of the prompt, each further one needs a position.
+        Some(context) => {
+            let tokens = seen + prompt.len();
+            let room = context.saturating_add(1).checked_sub(tokens).filter(|room| *room > 0);
+            room.ok_or(ModelError::PromptTooLong { tokens, context }).context(
+                "the prompt is too long; a policy that counts positions in the cache and compresses after every chunk \
+                 takes longer ones: --policy streaming-llm",
+            )?
+        }
+        None => usize::MAX,
+    };
+    let stop = model.config().eos_token_ids.clone();
+    let instruction = Instruction::new(&tokenizer)?;
+    let options = args.sampling.options(args.max_new_tokens.min(room), stop, instruction);
+
+    let mut human = args.output.stream();
+    let mut stream = tokenizer.stream();
+    let mut shown = String::new();
+    let mut shown_all: Result<()> = Ok(());
+    let interrupt = interrupt::flag();
+    let spinner = progress::spinner(format!("reading {} tokens", prompt.len()));
+    let result = generate_until(&model, &prompt, &mut cache, &options, |token| {
+        spinner.clear();
+        let piece = stream.push(token).map_err(Into::into);
+        shown_all = piece.and_then(|piece| show(&mut human, &mut shown, &piece));
+        // Who reads no more needs no more.
+        match shown_all.is_err() || interrupt.is_set() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    drop(spinner);
+    let (generation, timing) = result?;
+    shown_all?;
+    let rest = stream.finish()?;
+    show(&mut human, &mut shown, &rest)?;
+    human.show("\n")?;
+
+    let Timing { prompt_tokens, prefill, decoded_tokens, decode, steps, replayed, .. } = timing;
+    let held = CacheBytes::of(&cache);
+    let layers = 0..model.config().num_hidden_layers;
+    let report = Report {
+        model: dir.display().to_string(),
+        device,
+        dtype,
+        budget: entry.budget(),
+        policy: entry.label,
+        text: shown,
+        stopped: generation.stopped,
+        prefill: Speed {
+            tokens: prompt_tokens,
+            seconds: prefill.as_secs_f64(),
+            tokens_per_second: timing.prefill_rate(),
+        },
+        decode: Speed {
+            tokens: decoded_tokens,
+            seconds: decode.as_secs_f64(),
+            tokens_per_second: timing.decode_rate(),
+        },
+        steps,
+        steps_replayed: replayed,
+        launched_because: timing.launched_because.clone(),
+        cache: CacheReport {
+            tokens_seen: cache.tokens_seen().first().copied().unwrap_or(0),
+            tokens_kept: layers
+                .map(|layer| Ok(cache.tokens_kept(layer)?.first().copied().unwrap_or(0)))
+                .collect::<Result<_>>()?,
+            bytes_held: held.bytes,
+            bytes_spare: cache.bytes_spare(),
+            bytes_full: held.full,
+            held_of_full: held.kept_of_full(),
+        },
+    };
+    note(&report.human());
+    note_fallbacks(&report.model, &model.fallbacks());
+    if let Some(context) = context
+        && options.max_new_tokens < args.max_new_tokens
+        && !generation.stopped
+    {
+        note(&format!("note     the context of the model, {context} tokens, is full"));
+    }
+    // What was generated has been shown.
+    args.output.write("", &report)?;
+    if interrupt.is_set() { Err(ModelError::Interrupted.into()) } else { Ok(()) }
+}
+
+fn show(human: &mut Stream, shown: &mut String, piece: &str) -> Result<()> {
+    shown.push_str(piece);
+    human.show(piece)
+}
+
+impl Report {
+    fn human(&self) -> String {
+        let speed = |name, Speed { tokens, seconds, tokens_per_second }: &Speed| {
+            format!("{name}  {tokens} tokens in {seconds:.2} s, {tokens_per_second:.0} tokens/s\n")
+        };
+        let CacheReport {
+            tokens_seen,
+            tokens_kept,
+            bytes_held,
+            bytes_spare,
+            bytes_full,
+            held_of_full,
+        } = &self.cache;
+        let most = tokens_kept.iter().max().copied().unwrap_or(0);
+        let why = self.launched_because.as_ref().map(|why| format!(": {why}"));
+        let recorded = match (self.steps_replayed, why) {
+            (0, None) => String::new(),
+            (replayed, why) => format!(
+                "recorded {replayed} of {} steps were replayed{}\n",
+                self.steps,
+                why.unwrap_or_default()
+            ),
+        };
+        format!(
+            "--------\npolicy   {}, budget {}\n{}{}{recorded}cache    {} for {most} of {tokens_seen} tokens: {:.0} % of the {} of a full cache; {} of room for tokens to come\n",
+            self.policy,
+            self.budget,
+            speed("prefill", &self.prefill),
+            speed("decode ", &self.decode),
+            bytes(bytes_held.saturating_sub(*bytes_spare)),
+            100.0 * held_of_full,
+            bytes(*bytes_full),
+            bytes(*bytes_spare),
+        )
+    }
+}

@@ -1,0 +1,78 @@
+use std::path::PathBuf;
+
+use anyhow::Result;
+use briquette::Budget;
+use briquette_eval::tasks::synthetic::Needle;
+use serde_json::json;
+
+use crate::{
+    args::{defaults, depths::DepthArgs, haystack::HaystackArgs},
+    measure::one_task::{CommonArgs, OneTask},
+};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// Lengths of prompt and answer, in tokens
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "512,1024")]
+    lengths: Vec<usize>,
+    #[command(flatten)]
+    depths: DepthArgs,
+    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml,
+    /// .json). The full cache is always measured beside them
+    #[arg(
+        long,
+        visible_alias = "policy",
+        value_name = "NAME|FILE,…",
+        value_delimiter = ',',
+        default_value = defaults::POLICIES
+    )]
+    policies: Vec<String>,
+    /// Budgets of every policy: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    /// [default: 128,256, and for a policy file its own]
+    #[arg(long, visible_alias = "budget", value_name = "B,…", value_delimiter = ',')]
+    budgets: Vec<Budget>,
+    /// Numbers of needles in a prompt, of which one is asked for
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1")]
+    needles: Vec<usize>,
+    /// Prompts for each length, depth and number of needles
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    samples: usize,
+    /// Seed of the prompts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: u64,
+    #[command(flatten)]
+    haystack: HaystackArgs,
+    /// Write into this folder what `briquette run` writes: results.jsonl, where the same command
+    /// goes on, report.html with tables and pictures, and the run file
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let needle = |keys: &usize| {
+        args.haystack.task(Needle {
+            lengths: args.lengths.clone(),
+            depths: args.depths.depths.clone(),
+            samples: args.samples,
+            keys: *keys,
+            ..Needle::default()
+        })
+    };
+    let tasks = args.needles.iter().map(needle).collect::<Result<Vec<Needle>>>()?;
+    let one = OneTask {
+        command: "needle",
+        common: &args.common,
+        chat: args.haystack.chat(),
+        policies: &args.policies,
+        budgets: &args.budgets,
+        change: &[],
+        full: true,
+        seed: args.seed,
+        tasks: json!({ "needle": tasks }),
+        out: args.out.as_deref(),
+    };
+    one.run()
+}

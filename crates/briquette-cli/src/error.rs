@@ -1,0 +1,26 @@
+use std::path::PathBuf;
+
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// Reason why a command refuses a file it is to write.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// A file that cannot be read or written, or the results of another command.
+    #[error(transparent)]
+    Eval(#[from] briquette_eval::Error),
+    /// A file that is to be written is one that is read.
+    #[error("{path} is read by this command, which would overwrite it")]
+    OutputIsInput { path: PathBuf },
+    /// Two results are to be written into one file.
+    #[error("{path} is named for two outputs")]
+    OutputTwice { path: PathBuf },
+    /// A file that briquette did not write is where a result is to be written.
+    #[error("{path} is there and was not written by briquette")]
+    OutputForeign { path: PathBuf },
+    /// Results in the form of an older version.
+    #[error(
+        "{path} holds results of an older version of briquette, which this one does not continue: name another folder \
+         or move it away"
+    )]
+    OldJournal { path: PathBuf },
+}

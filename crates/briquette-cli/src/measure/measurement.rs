@@ -1,0 +1,155 @@
+//! A run file measured: its results, their table, and the page.
+
+use std::{fmt::Write, path::PathBuf, time::Instant};
+
+use anyhow::{Result, bail};
+use briquette_eval::{
+    journal::Accept,
+    record::Key,
+    run::{
+        Executed, Failure, Plan, RunFile, Runner, Shard, Split, Summary, Unavailable, begin,
+        execute,
+    },
+};
+use briquette_report::{html, summary};
+use serde::Serialize;
+
+use crate::{
+    args::{batch::BatchArgs, jobs::JobsArgs, model::open_device},
+    terminal::{
+        interrupt,
+        output::{OutputArgs, note, note_fallbacks, plain, table_width},
+        progress,
+    },
+};
+
+/// A run file, and how it is measured.
+pub(crate) struct Measurement<'a> {
+    pub(crate) file: &'a RunFile,
+    pub(crate) plan: &'a Plan,
+    /// The folder of the results; `None` keeps none.
+    pub(crate) out: Option<PathBuf>,
+    /// Whether the folder gets a page.
+    pub(crate) page: bool,
+    pub(crate) device: Option<&'a str>,
+    pub(crate) batch: &'a BatchArgs,
+    pub(crate) jobs: &'a JobsArgs,
+    pub(crate) shard: Option<Shard>,
+    pub(crate) keep_going: bool,
+    pub(crate) accept: Accept,
+    pub(crate) output: &'a OutputArgs,
+}
+
+/// JSON that a run writes for programs.
+#[derive(Serialize)]
+struct Report {
+    run: String,
+    results: Option<PathBuf>,
+    seconds: f64,
+    failed: Vec<String>,
+    left_out: Vec<String>,
+    #[serde(flatten)]
+    summary: Summary,
+}
+
+impl Measurement<'_> {
+    /// Runs what the results do not hold yet, and shows all of them.
+    pub(crate) fn run(self) -> Result<()> {
+        let (name, device) = open_device(self.device)?;
+        let runner = Runner {
+            batch: self.batch.limit(&name),
+            device,
+            threads: self.jobs.threads(&name)?,
+            shard: self.shard,
+            keep_going: self.keep_going,
+            interrupt: interrupt::flag(),
+        };
+        let kept = self.out.clone();
+        let unkept = kept.is_none().then(tempfile::tempdir).transpose()?;
+        let dir = kept.as_deref().or(unkept.as_ref().map(tempfile::TempDir::path));
+        let dir = dir.unwrap_or_else(|| "".as_ref());
+        let plan = self.plan;
+        let mut results = begin(dir, self.file, plan, &name, self.shard, self.accept)?;
+        let bar = progress::units(0);
+        let start = Instant::now();
+        let executed = execute(plan, &mut results, &runner, |progress| {
+            bar.set_length(progress.tokens as u64);
+            bar.set_position(progress.tokens_done as u64);
+            let count = format!("{} of {} units", progress.done, progress.all);
+            match progress.key {
+                None => {
+                    bar.reset_eta();
+                    bar.set_message(count);
+                }
+                Some(Key { policy, budget, task, .. }) => {
+                    let at_work = format!("{count}, {task}, {policy} {budget}");
+                    bar.set_message(plain(&at_work).into_owned());
+                }
+            }
+        });
+        bar.finish_and_clear();
+        let Executed { failures, split, fallbacks } = executed?;
+        for Split { key, rows, fits, error } in split {
+            let most = match fits {
+                0 => "each of its samples fails alone".to_owned(),
+                fits => format!("it was measured in parts, the largest of {fits} (--batch {fits})"),
+            };
+            let failed = failed(&Failure { key, error });
+            note(&format!("a batch of {rows} samples failed; {most}: {failed}"));
+        }
+        for (model, fallbacks) in &fallbacks {
+            note_fallbacks(model, fallbacks);
+        }
+        let report = Report {
+            run: plan.name.clone(),
+            results: kept.is_some().then(|| results.path().into()),
+            seconds: start.elapsed().as_secs_f64(),
+            failed: failures.iter().map(failed).collect(),
+            left_out: plan.skipped.clone(),
+            summary: Summary::new(plan, &results),
+        };
+        let mut human = report.text(&name)?;
+        if let (true, Some(out)) = (self.page, &kept) {
+            let written = html::write(out, None, None)?;
+            for warning in &written.warnings {
+                note(&format!("warning: {warning}"));
+            }
+            writeln!(human, "a page of it all: {}", written.page.display())?;
+        }
+        self.output.write(&human, &report)?;
+        if !failures.is_empty() {
+            for failure in &report.failed {
+                note(&format!("failed: {failure}"));
+            }
+            bail!("{} units failed; the next run tries them again", failures.len());
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    /// The tables for people, behind what casts doubt on them.
+    fn text(&self, device: &str) -> Result<String> {
+        let mut text = String::new();
+        for warning in self.summary.warnings() {
+            writeln!(text, "{warning}\n")?;
+        }
+        writeln!(text, "{}", summary(&self.summary, table_width()))?;
+        for Unavailable { model, policy, budget, reason } in &self.summary.unavailable {
+            writeln!(text, "{model}, {policy} at {budget}: {reason}")?;
+        }
+        if !self.left_out.is_empty() {
+            writeln!(text, "{} damaged samples were left out", self.left_out.len())?;
+        }
+        write!(text, "95 % intervals over samples; {:.0} s on {device}", self.seconds)?;
+        match &self.results {
+            Some(results) => writeln!(text, "; results in {}", results.display())?,
+            None => writeln!(text)?,
+        }
+        Ok(text)
+    }
+}
+
+fn failed(Failure { key, error }: &Failure) -> String {
+    format!("{key}: {error}")
+}

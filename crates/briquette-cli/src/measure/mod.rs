@@ -1,0 +1,4 @@
+//! Measurements of a run file, and the commands that amount to one.
+
+pub(crate) mod measurement;
+pub(crate) mod one_task;

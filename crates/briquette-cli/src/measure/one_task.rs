@@ -1,0 +1,160 @@
+//! Commands that amount to a run file: one model, one or two tasks.
+
+use std::path::{Path, PathBuf, absolute};
+
+use anyhow::{Context, Result};
+use briquette::Budget;
+use briquette_eval::{
+    files, policy,
+    run::{Plan, RunFile},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    args::{
+        batch::BatchArgs, defaults, jobs::JobsArgs, model::ModelArgs, profile::ProfileArgs,
+        resume::ResumeArgs, text::TextArgs,
+    },
+    error::Error,
+    measure::measurement::Measurement,
+    terminal::{output::OutputArgs, progress},
+};
+
+/// Options that all of these commands have.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CommonArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    profile: ProfileArgs,
+    #[command(flatten)]
+    batch: BatchArgs,
+    #[command(flatten)]
+    jobs: JobsArgs,
+    #[command(flatten)]
+    resume: ResumeArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A command with what it measures.
+pub(crate) struct OneTask<'a> {
+    /// The name of the command.
+    pub(crate) command: &'static str,
+    pub(crate) common: &'a CommonArgs,
+    /// Whether prompts are in the chat template of the model.
+    pub(crate) chat: bool,
+    /// As they are written on the command line; none stands for all methods.
+    pub(crate) policies: &'a [String],
+    pub(crate) budgets: &'a [Budget],
+    pub(crate) change: &'a [String],
+    /// Whether the full cache is measured though nobody names it.
+    pub(crate) full: bool,
+    pub(crate) seed: u64,
+    /// Tasks by family, as in a run file.
+    pub(crate) tasks: Value,
+    pub(crate) out: Option<&'a Path>,
+}
+
+impl OneTask<'_> {
+    /// Measures it, as `briquette run` measures its run file.
+    pub(crate) fn run(self) -> Result<()> {
+        let CommonArgs { model, batch, jobs, resume, output, .. } = self.common;
+        let file = self.file()?;
+        let results = self.out.map_or_else(Vec::new, files::results);
+        let mut gate = output.gate([file.inputs(), results].concat())?;
+        if let Some(out) = self.out {
+            files::check_dir(out)?;
+            self.refuse_old_journal(out)?;
+            gate.report(out, None)?;
+        }
+        let other_weights = model.other_weights();
+        let spinner = progress::spinner("making samples");
+        let plan = Plan::new(&file, other_weights)?;
+        drop(spinner);
+        let measurement = Measurement {
+            file: &file,
+            plan: &plan,
+            out: self.out.map(PathBuf::from),
+            page: true,
+            device: model.device(),
+            batch,
+            jobs,
+            shard: None,
+            keep_going: false,
+            accept: resume.accept(other_weights),
+            output,
+        };
+        measurement.run()
+    }
+
+    /// The run file that says the same, with paths from the root on.
+    fn file(&self) -> Result<RunFile> {
+        let CommonArgs { model: named, profile, .. } = self.common;
+        let mut model = json!({
+            "dir": absolute(named.dir_or_embedded()?)?,
+            "dtype": named.dtype(),
+        });
+        if let Some(profile) = profile.file() {
+            model["profile"] = json!(absolute(profile)?);
+        }
+        if self.chat {
+            model["chat"] = json!(true);
+        }
+        let texts = |budgets: &[Budget]| -> Vec<String> {
+            budgets.iter().map(ToString::to_string).collect()
+        };
+        let budgets = if self.budgets.is_empty() { &defaults::BUDGETS } else { self.budgets };
+        let mut policies = Vec::new();
+        for text in self.policies {
+            // Errors of a policy are said here in the words of the command line.
+            policy::read(text, Some(policy::AMPLE), policy::AMPLE)?;
+            policies.push(if policy::is_file(text) {
+                json!({ "file": absolute(text)?, "budgets": texts(self.budgets) })
+            } else {
+                let mut parts = text.split(':');
+                json!({ "name": parts.next(), "change": parts.collect::<Vec<&str>>() })
+            });
+        }
+        if policies.is_empty() {
+            policies.push(json!({ "name": "all" }));
+        }
+        let file = json!({
+            "name": self.command,
+            "seeds": [self.seed],
+            "budgets": texts(budgets),
+            "change": self.change,
+            "full": self.full,
+            "models": [model],
+            "policies": policies,
+            "tasks": self.tasks,
+        });
+        let options = format!("the options of `briquette {}`", self.command);
+        let text = toml::to_string(&file).with_context(|| format!("{options}: too large"))?;
+        Ok(RunFile::parse(&text, options.as_ref(), "".as_ref())?)
+    }
+
+    /// Refuses a folder with the results of a version that had a journal for each command.
+    fn refuse_old_journal(&self, out: &Path) -> Result<(), Error> {
+        let path = out.join(format!("{}.jsonl", self.command));
+        if path.exists() { Err(Error::OldJournal { path }) } else { Ok(()) }
+    }
+}
+
+/// A task on windows of a text, as a run file has it.
+pub(crate) fn text_task(
+    text: &TextArgs,
+    prompt: usize,
+    tokens: usize,
+    windows: usize,
+    stride: Option<usize>,
+) -> Result<Value> {
+    let mut task = json!({ "prompt": prompt, "tokens": tokens, "windows": windows });
+    if let Some(file) = text.absolute()? {
+        task["text"] = json!(file);
+    }
+    if let Some(stride) = stride {
+        task["stride"] = json!(stride);
+    }
+    Ok(task)
+}

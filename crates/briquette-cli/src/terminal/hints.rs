@@ -1,0 +1,50 @@
+//! Hints against errors, in the words of the command: the libraries below do not know its options.
+
+use briquette::{Error as CacheError, methods};
+use briquette_eval::{Error, policy};
+use briquette_models::Error as ModelError;
+
+use crate::error::Error as CommandError;
+
+/// Returns the hint of an option that helps, if one does.
+pub(crate) fn of(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        let eval = cause.downcast_ref::<Error>();
+        let model = cause.downcast_ref::<ModelError>().or(match eval {
+            Some(Error::Model(error)) => Some(error),
+            _ => None,
+        });
+        let cache = cause.downcast_ref::<CacheError>().or(match (eval, model) {
+            (Some(Error::Cache(error)), _) | (_, Some(ModelError::Cache(error))) => Some(error),
+            _ => None,
+        });
+        if let Some(CommandError::OutputForeign { .. }) = cause.downcast_ref() {
+            return Some("--force overwrites it".into());
+        }
+        if let Some(CacheError::UnknownMethod { name, .. }) = cache {
+            let methods = methods();
+            let near = policy::nearest(name, methods.iter().map(|method| method.name.as_str()));
+            return near.map(|near| format!("did you mean {near}?"));
+        }
+        let hint = match cache {
+            Some(CacheError::ProfileMissing { .. }) => Some(
+                "make a profile with `briquette calibrate --out FILE`, and name it with --profile FILE",
+            ),
+            Some(CacheError::BudgetTooSmall { .. } | CacheError::BytesTooFew { .. }) => {
+                Some("--budget takes a larger one")
+            }
+            Some(CacheError::Device { .. }) => Some("--device names another"),
+            _ => model.and_then(of_model),
+        };
+        hint.map(str::to_owned)
+    })
+}
+
+fn of_model(error: &ModelError) -> Option<&'static str> {
+    match error {
+        ModelError::UnsupportedType { .. } => Some("--dtype takes another"),
+        ModelError::PromptNotInParts { .. } => Some("--policy NAME:schedule.prefill=every-chunk"),
+        ModelError::ChunkTooLong { .. } => Some("--chunk N sets them"),
+        _ => None,
+    }
+}

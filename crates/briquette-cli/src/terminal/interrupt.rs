@@ -1,0 +1,41 @@
+//! Ctrl-C, and what asks a process to end: work stops between chunks and tokens, so that journals
+//! end with whole lines.
+
+use std::sync::OnceLock;
+
+use briquette_eval::Error;
+use briquette_models::{Error as ModelError, Interrupt};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    flag::{register, register_conditional_shutdown},
+};
+
+/// Exit code that a shell reports for a command that Ctrl-C ended.
+pub(crate) const EXIT_CODE: u8 = 130;
+
+static FLAG: OnceLock<Interrupt> = OnceLock::new();
+
+/// The flag of this process, which Ctrl-C sets from now on; a second Ctrl-C ends the process at
+/// once. Until it is asked for, the first one does: nothing would look at the flag.
+pub(crate) fn flag() -> Interrupt {
+    let begin = || {
+        let interrupt = Interrupt::new();
+        for signal in [SIGINT, SIGTERM] {
+            // Without these the process ends at once, and cut lines are seen by who reads them. The
+            // first looks at what the second has set before.
+            let _ = register_conditional_shutdown(signal, EXIT_CODE.into(), interrupt.flag());
+            let _ = register(signal, interrupt.flag());
+        }
+        interrupt
+    };
+    FLAG.get_or_init(begin).clone()
+}
+
+/// Whether it is what ended the work.
+pub(crate) fn caused(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let model = cause.downcast_ref::<ModelError>();
+        model.is_some_and(|error| matches!(error, ModelError::Interrupted))
+            || cause.downcast_ref::<Error>().is_some_and(Error::is_interrupt)
+    })
+}

@@ -1,0 +1,246 @@
+use std::{
+    borrow::Cow,
+    io::{self, IsTerminal, Write},
+    path::PathBuf,
+    sync::OnceLock,
+};
+
+use anyhow::{Context, Result};
+use briquette_eval::files;
+use briquette_report::Marked;
+use serde::Serialize;
+
+use briquette::ops::Fallback;
+
+use crate::terminal::output_gate::{Mark, OutputGate};
+
+/// How much is said on stderr beside errors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Verbosity {
+    /// Nothing.
+    Quiet,
+    /// Progress, and what should be known of a result.
+    #[default]
+    Normal,
+    /// That, and what was done otherwise than it could have been.
+    Verbose,
+}
+
+/// Set once, before a command runs.
+static VERBOSITY: OnceLock<Verbosity> = OnceLock::new();
+
+/// Sets how much is said.
+pub(crate) fn say(verbosity: Verbosity) {
+    let _ = VERBOSITY.set(verbosity);
+}
+
+/// How much is said.
+pub(crate) fn verbosity() -> Verbosity {
+    VERBOSITY.get().copied().unwrap_or_default()
+}
+
+/// Where results go.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OutputArgs {
+    /// Write the result as JSON too; `-` is stdout, and what is for people then goes to stderr
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    force: ForceArgs,
+}
+
+/// Whether files of others may be overwritten.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ForceArgs {
+    /// Overwrite files that briquette did not write. Files that the command reads are never
+    /// overwritten
+    #[arg(long)]
+    force: bool,
+}
+
+impl ForceArgs {
+    /// The gate of a command that reads these files and folders.
+    pub(crate) fn gate(&self, inputs: impl IntoIterator<Item = PathBuf>) -> OutputGate {
+        OutputGate::new(self.force, inputs)
+    }
+}
+
+impl OutputArgs {
+    fn json_on_stdout(&self) -> bool {
+        self.json.as_deref().is_some_and(|path| path.as_os_str() == "-")
+    }
+
+    /// The gate of a command that reads these files and folders, behind the JSON.
+    pub(crate) fn gate(&self, inputs: impl IntoIterator<Item = PathBuf>) -> Result<OutputGate> {
+        self.gate_as(Mark::Json, inputs)
+    }
+
+    /// As [`gate`](Self::gate), of a command whose JSON has this mark.
+    pub(crate) fn gate_as(
+        &self,
+        mark: Mark,
+        inputs: impl IntoIterator<Item = PathBuf>,
+    ) -> Result<OutputGate> {
+        let mut gate = self.force.gate(inputs);
+        match &self.json {
+            Some(path) if !self.json_on_stdout() => gate.file(path, mark)?,
+            _ => {}
+        }
+        Ok(gate)
+    }
+
+    /// Writes a result as JSON, if it was asked for, and the text for people.
+    pub(crate) fn write(&self, human: &str, result: &impl Serialize) -> Result<()> {
+        self.write_plain(human, &Marked::new(result))
+    }
+
+    /// As [`write`](Self::write), without the mark. Files come first, so that they are there also
+    /// when nobody reads the text.
+    pub(crate) fn write_plain(&self, human: &str, value: &impl Serialize) -> Result<()> {
+        let json = || Ok::<_, serde_json::Error>(serde_json::to_string_pretty(value)? + "\n");
+        match &self.json {
+            Some(_) if self.json_on_stdout() => {
+                if !human.is_empty() {
+                    note(human);
+                }
+                stdout(&json()?)
+            }
+            path => {
+                if let Some(path) = path {
+                    files::write(path, json()?)?;
+                }
+                stdout(&plain(human))
+            }
+        }
+    }
+
+    /// The stream for people, for text that comes bit by bit.
+    pub(crate) fn stream(&self) -> Stream {
+        match self.json_on_stdout() {
+            // The result is what counts: it is written also where nobody listens to this.
+            true => {
+                let terminal = io::stderr().is_terminal();
+                Stream { to: Box::new(io::stderr()), terminal, counts: false }
+            }
+            false => Stream::stdout(),
+        }
+    }
+}
+
+/// A stream for people. On a terminal it shows control characters rather than sending them.
+pub(crate) struct Stream {
+    to: Box<dyn Write>,
+    terminal: bool,
+    /// Whether what cannot be written is an error.
+    counts: bool,
+}
+
+impl Stream {
+    pub(crate) fn stdout() -> Self {
+        let terminal = io::stdout().is_terminal();
+        Self { to: Box::new(io::stdout()), terminal, counts: true }
+    }
+
+    pub(crate) fn show(&mut self, text: &str) -> Result<()> {
+        let text = if self.terminal { plain(text) } else { text.into() };
+        let written = self.to.write_all(text.as_bytes()).and_then(|()| self.to.flush());
+        match written {
+            Err(_) if !self.counts => Ok(()),
+            written => written.context("cannot write what was generated"),
+        }
+    }
+}
+
+/// Set once, before a command runs.
+static WIDE: OnceLock<bool> = OnceLock::new();
+
+/// Sets whether tables may be wider than the terminal.
+pub(crate) fn lay_out(wide: bool) {
+    let _ = WIDE.set(wide);
+}
+
+/// Columns that tables are to fit into: those of the terminal that results go to, by `COLUMNS` or
+/// itself; `None` where there is none, or where they may be wider.
+pub(crate) fn table_width() -> Option<u16> {
+    if WIDE.get().is_some_and(|wide| *wide) {
+        return None;
+    }
+    let named = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    named.or_else(|| {
+        let terminal = console::Term::stdout();
+        if !terminal.is_term() {
+            return None;
+        }
+        terminal.size_checked().map(|(_, columns)| columns)
+    })
+}
+
+/// Writes text to stdout. A reader who has gone is an error as any other.
+pub(crate) fn stdout(text: &str) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.context("cannot write to stdout")
+}
+
+/// Writes a line to stderr, if anybody listens and nothing says that it should be quiet there.
+pub(crate) fn note(text: &str) {
+    if verbosity() != Verbosity::Quiet {
+        error(text);
+    }
+}
+
+/// Says which operations tensor operations answered for a kernel, if more is to be said than usual.
+pub(crate) fn note_fallbacks(model: &str, fallbacks: &[Fallback]) {
+    if verbosity() == Verbosity::Verbose {
+        for Fallback { operation, calls, reason } in fallbacks {
+            note(&format!(
+                "{model}: {operation} was not answered by a kernel, {calls} times: {reason}"
+            ));
+        }
+    }
+}
+
+/// Writes a line to stderr, if anybody listens.
+pub(crate) fn error(text: &str) {
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    let _ = io::stderr().write_all(format!("{}{end}", plain(text)).as_bytes());
+}
+
+/// The text with its control characters written out, but for the ends of lines and tabs: what comes
+/// from data must not steer a terminal.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(steers) {
+        return text.into();
+    }
+    let shown = |c: char| match steers(c) {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(shown).collect::<String>().into()
+}
+
+/// Bytes in the largest binary unit they fill.
+pub(crate) fn bytes(count: usize) -> String {
+    let count = count as f64;
+    [("GiB", 30), ("MiB", 20), ("KiB", 10)]
+        .into_iter()
+        .map(|(unit, power)| (unit, count / f64::from(1 << power)))
+        .find(|(_, amount)| *amount >= 1.0)
+        .map_or_else(|| format!("{count} B"), |(unit, amount)| format!("{amount:.1} {unit}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn bytes_take_the_largest_unit() {
+        let texts = [0, 1023, 1024, 1 << 20, 5 << 29].map(super::bytes);
+        assert_eq!(texts, ["0 B", "1023 B", "1.0 KiB", "1.0 MiB", "2.5 GiB"]);
+    }
+
+    #[test]
+    fn nothing_steers_a_terminal() {
+        assert_eq!(super::plain("a\tb\nµ"), "a\tb\nµ");
+        assert_eq!(super::plain("\u{1b}[2J\r\u{9b}x"), "\\u{1b}[2J\\r\\u{9b}x");
+    }
+}

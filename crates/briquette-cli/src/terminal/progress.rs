@@ -1,0 +1,113 @@
+use std::{
+    io::{self, IsTerminal},
+    thread,
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::terminal::output::{Verbosity, note, verbosity};
+
+/// Between two lines where stderr is no terminal.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// The bar, hidden where nothing is to be said. indicatif draws on a terminal alone; a log gets
+/// lines.
+fn shown(bar: ProgressBar) -> ProgressBar {
+    if verbosity() == Verbosity::Quiet {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    } else if !io::stderr().is_terminal() {
+        lines(&bar, INTERVAL, note);
+    }
+    bar
+}
+
+/// Writes a line in each interval, until the bar is finished or dropped.
+fn lines(bar: &ProgressBar, interval: Duration, write: impl Fn(&str) + Send + 'static) {
+    let bar = bar.downgrade();
+    thread::spawn(move || {
+        loop {
+            thread::sleep(interval);
+            let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) else { return };
+            let gone = bar.elapsed().as_secs();
+            let message = bar.message();
+            write(&match bar.length() {
+                Some(length) if length > 0 => {
+                    let percent = 100.0 * bar.position() as f64 / length as f64;
+                    format!(
+                        "{percent:.0} %, {gone} s gone, {} s to go  {message}",
+                        bar.eta().as_secs()
+                    )
+                }
+                _ => format!("{message}, {gone} s gone"),
+            });
+        }
+    });
+}
+
+/// A spinner for work of unknown length. Gone when dropped.
+pub(crate) fn spinner(message: impl Into<String>) -> Spinner {
+    let bar = shown(ProgressBar::new_spinner()).with_message(message.into());
+    bar.enable_steady_tick(Duration::from_millis(100));
+    Spinner(bar)
+}
+
+pub(crate) struct Spinner(ProgressBar);
+
+impl Spinner {
+    pub(crate) fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A bar over `total` steps.
+pub(crate) fn bar(total: usize) -> ProgressBar {
+    let bar = shown(ProgressBar::new(total as u64));
+    // The template is fixed, so the default style is never needed.
+    if let Ok(style) = ProgressStyle::with_template(
+        "{bar:30} {pos}/{len} prompts, {elapsed} gone, {eta} to go  {msg}",
+    ) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// A bar over tokens, of which units of different length take a part each.
+pub(crate) fn units(tokens: usize) -> ProgressBar {
+    let bar = shown(ProgressBar::new(tokens as u64));
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:30} {percent} %, {elapsed} gone, {eta} to go  {msg}")
+    {
+        bar.set_style(style);
+    }
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_log_gets_a_line_in_each_interval_until_the_bar_is_gone() {
+        let (sender, heard) = mpsc::channel();
+        let bar = ProgressBar::hidden().with_message("tova 64");
+        bar.set_length(8);
+        bar.set_position(2);
+        lines(&bar, Duration::from_millis(2), move |line| sender.send(line.to_owned()).unwrap());
+        for _ in 0..2 {
+            let line = heard.recv().unwrap();
+            assert!(line.starts_with("25 %, 0 s gone") && line.ends_with("tova 64"), "{line}");
+        }
+        drop(bar);
+        // The thread ends, and its end of the channel with it.
+        while heard.recv().is_ok() {}
+    }
+}

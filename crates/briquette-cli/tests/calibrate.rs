@@ -1,0 +1,168 @@
+//! `briquette calibrate` and what reads its profile, as their users run them.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+use briquette::{HeadScoreKind, Profile};
+use serde_json::Value;
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
+    command.args(args);
+    command
+}
+
+fn briquette(args: &[&str]) -> Output {
+    let output = command(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn a_killed_calibration_goes_on_and_ends_with_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let [whole, killed, prose] =
+        ["whole.json", "killed.json", "prose.txt"].map(|name| dir.path().join(name));
+    fs::write(&prose, include_str!("../../briquette-eval/assets/haystack.txt")).unwrap();
+    let calibrate = |out| {
+        ["calibrate", "--prompts", "6", "--tokens", "128,160", "--text", text(&prose), "--out", out]
+    };
+    briquette(&calibrate(text(&whole)));
+    let profile = Profile::from_file(&whole).unwrap();
+    assert!((profile.layer_errors.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{profile:?}");
+    assert!(profile.made.contains("prose.txt") && profile.made.contains("seed 0"), "{profile:?}");
+    for kind in HeadScoreKind::ALL {
+        let scores = profile.heads.get(kind);
+        let best = scores.iter().flatten().copied().fold(0.0, f64::max);
+        assert!(best > 0.5 && best <= 1.0 + 1e-6, "{kind:?} {best}");
+    }
+    assert!(!dir.path().join("whole.json.partial").exists());
+
+    let partial = dir.path().join("killed.json.partial");
+    let mut child = command(&calibrate(text(&killed)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = || fs::read_to_string(&partial).map_or(0, |text| text.lines().count());
+    while child.try_wait().unwrap().is_none() && lines() < 15 {
+        thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    if let Ok(kept) = fs::read(&partial) {
+        // As if it had been killed in the middle of a line.
+        fs::write(&partial, &kept[..kept.len() - 2]).unwrap();
+        let other = [&calibrate(text(&killed))[..], &["--seed", "1"]].concat();
+        let refused = command(&other).output().unwrap();
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            !refused.status.success() && error.contains("its plan.seed is 0, here it is 1"),
+            "{error}"
+        );
+    }
+    briquette(&[&calibrate(text(&killed))[..], &["--jobs", "1"]].concat());
+    assert_eq!(read(&whole), read(&killed));
+    assert!(!partial.exists());
+}
+
+#[test]
+fn profiles_are_read_by_the_policies_and_the_masking_test() {
+    let dir = tempfile::tempdir().unwrap();
+    let [profile, masked, compared] =
+        ["profile.json", "masked", "compared"].map(|name| dir.path().join(name));
+    let tiny = ["--prompts", "2", "--tokens", "128", "--out", text(&profile)];
+    briquette(&[&["calibrate"][..], &tiny].concat());
+
+    let counts = ["--counts", "0,16", "--length", "160", "--depths", "0,100", "--samples", "2"];
+    let files = ["--profile", text(&profile), "--out", text(&masked)];
+    briquette(&[&["mask-heads"][..], &counts, &files].concat());
+    let report: Value = serde_json::from_str(&read(&masked.join("mask-heads.json"))).unwrap();
+    let exact = |choice: &str, masked: u64| {
+        let cells = report["cells"].as_array().unwrap();
+        let mut found =
+            cells.iter().filter(|cell| cell["choice"] == choice && cell["masked"] == masked);
+        found.next().unwrap()["exact"]["rate"].as_f64().unwrap()
+    };
+    assert!(exact("random", 0) >= 0.75, "{report}");
+    assert_eq!(exact("semantic", 0), exact("random", 0));
+    assert_eq!(exact("semantic", 16), 0.0);
+    assert!(read(&masked.join("mask-heads.svg")).starts_with("<svg"));
+
+    // The embedded model without the profile that lies beside it.
+    let bare = dir.path().join("bare");
+    std::fs::create_dir(&bare).unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(std::path::Path::new(model).join(file), bare.join(file)).unwrap();
+    }
+    let compare = |policies, more: &[&str]| -> Value {
+        let sizes = ["--length", "160", "--depths", "50", "--samples", "1", "--windows", "1"];
+        let axes = ["--tokens", "4", "--budgets", "16,48", "--policies", policies, "--json", "-"];
+        let out = ["--out", text(&compared), "--model", text(&bare)];
+        let output = briquette(&[&["compare"][..], &sizes, &axes, &out, more].concat());
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let rows = |report: &Value, policy: &str| -> Vec<Value> {
+        let rows = report["rows"].as_array().unwrap().iter();
+        rows.filter(|row| row["policy"] == policy).cloned().collect()
+    };
+    let reasons = |report: &Value| -> Vec<String> {
+        let all = report["unavailable"].as_array().unwrap().iter();
+        let name = |one: &Value| format!("{} {} {}", one["policy"], one["budget"], one["reason"]);
+        all.map(|one| name(one).replace('"', "")).collect()
+    };
+    let without = compare("full,snapkv,headkv", &[]);
+    let why = reasons(&without);
+    assert_eq!(why.len(), 3, "{why:?}");
+    assert!(why[0].starts_with("snapkv 16") && why[0].contains("32 recent"), "{why:?}");
+    let lacks = |why: &String| why.starts_with("headkv") && why.contains("briquette calibrate");
+    assert_eq!(why.iter().filter(|why| lacks(why)).count(), 1, "{why:?}");
+    let measured = || {
+        let journal = read(&compared.join("results.jsonl"));
+        journal
+            .lines()
+            .filter(|line| line.contains("\"seconds\"") && !line.contains("unavailable"))
+            .count()
+    };
+    // Two answers and a window, of the full cache and of SnapKV.
+    assert_eq!(measured(), 2 * 3);
+
+    // Other policies are added, and what is there is not measured again.
+    let with = compare("full,snapkv,headkv", &["--profile", text(&profile)]);
+    assert_eq!(rows(&with, "headkv").len(), 3, "{with}");
+    assert!(reasons(&with).iter().all(|why| why.contains("32 recent")), "{with}");
+    assert_eq!(rows(&with, "snapkv"), rows(&without, "snapkv"));
+    assert_eq!(measured(), 3 * 3);
+}
+
+#[test]
+fn perplexity_is_that_of_the_full_cache_where_the_budget_holds_all() {
+    let sizes = ["--prompt", "96", "--tokens", "6", "--windows", "2", "--stride", "50"];
+    let axes = ["--policies", "snapkv,local-window", "--budgets", "48,512", "--json", "-"];
+    let output = briquette(&[&["perplexity"][..], &sizes, &axes].concat());
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<String> = rows
+        .iter()
+        .map(|row| format!("{} {}", row["policy"], row["budget"]).replace('"', ""))
+        .collect();
+    let expected = ["full -", "snapkv 48", "snapkv 512", "local-window 48", "local-window 512"];
+    assert_eq!(names, expected);
+    let over = |row: usize| rows[row]["over_full"]["mean"].as_f64().unwrap();
+    assert_eq!([over(0), over(2), over(4)], [0.0; 3]);
+    assert!(over(3) > 0.1, "{report}");
+}

@@ -1,0 +1,293 @@
+//! The command as its users run it: arguments in, streams, files and exit codes out.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// Longest time to refuse a number.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn briquette(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).output().unwrap()
+}
+
+/// Stdout of a run that must succeed.
+fn stdout(args: &[&str]) -> String {
+    let output = briquette(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Stderr of a run that must fail with `code`, and print nothing on stdout.
+fn refused(args: &[&str], code: i32) -> String {
+    let output = briquette(args);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+    assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn read_json(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn policies_are_listed_for_people_and_programs() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("methods.json");
+    let table = stdout(&["policies", "--json", text(&json)]);
+    for name in ["full", "local-window", "streaming-llm", "h2o", "tova", "snapkv"] {
+        assert!(table.contains(name), "{name}\n{table}");
+    }
+    assert!(table.contains("Li et al., 2024"), "{table}");
+    let listed = read_json(&json);
+    assert!(
+        listed["methods"].as_array().unwrap().iter().any(|method| method["name"] == "snapkv"),
+        "{listed}"
+    );
+
+    let stdout: Value = serde_json::from_str(&stdout(&["policies", "--json", "-"])).unwrap();
+    assert_eq!(stdout, listed);
+}
+
+#[test]
+fn an_environment_of_millions_of_threads_is_refused() {
+    let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
+        .args(["generate", "--prompt", "a", "--max-new-tokens", "1"])
+        .env("RAYON_NUM_THREADS", "99999999")
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("RAYON_NUM_THREADS asks for 99999999 threads, at most 4096"), "{error}");
+}
+
+#[test]
+fn a_printed_policy_is_a_policy_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mine.toml");
+    let printed = stdout(&["policies", "snapkv"]);
+    fs::write(&file, &printed).unwrap();
+    assert_eq!(stdout(&["policies", text(&file)]), printed);
+    assert!(stdout(&["policies", "snapkv:kernel=15"]).contains("kernel = 15"));
+
+    fs::write(&file, printed + "\nkernal = 7\n").unwrap();
+    let error = refused(&["policies", text(&file)], 1);
+    assert!(error.starts_with("error: ") && error.contains("kernal"), "{error}");
+}
+
+#[test]
+fn old_names_in_policy_files_are_read_with_a_warning_for_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, again) = (dir.path().join("old.toml"), dir.path().join("again.toml"));
+    let printed = stdout(&["policies", "lagkv"]);
+    let text_of_old = printed.replace("kind = \"lagkv\"", "kind = \"lag-relative\"");
+    assert_ne!(text_of_old, printed);
+    for file in [&old, &again] {
+        fs::write(file, &text_of_old).unwrap();
+    }
+    let read = briquette(&["policies", text(&old)]);
+    assert!(read.status.success(), "{read:?}");
+    assert_eq!(String::from_utf8(read.stdout).unwrap(), printed);
+    let warning = "warning: the scorer `lag-relative` is called `lagkv` now; the next version reads \
+                   the new name only\n";
+    assert_eq!(String::from_utf8(read.stderr).unwrap(), warning);
+
+    // Two files with one old name. Policies are read before the models, which are not there.
+    let run = dir.path().join("run.toml");
+    let files = ["old", "again"].map(|name| format!("[[policies]]\nfile = \"{name}.toml\"\n"));
+    let task = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
+    let head = "name = \"n\"\n[[models]]\ndir = \"m\"\n";
+    fs::write(&run, format!("{head}{}{task}", files.concat())).unwrap();
+    let both = format!("{},{}", text(&old), text(&again));
+    for args in [
+        &["perplexity", "--policies", &both, "--model", "none"][..],
+        &["run", text(&run), "--dry-run"],
+    ] {
+        let said = refused(args, 1);
+        assert_eq!(said.matches(warning).count(), 1, "{args:?}: {said}");
+        assert_eq!(said.matches("warning").count(), 1, "{args:?}: {said}");
+    }
+    assert!(briquette(&["policies", text(&old), "--quiet"]).stderr.is_empty());
+}
+
+#[test]
+fn generate_streams_text_and_reports_what_it_took() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("report.json");
+    let args = ["generate", "--prompt", "It was a dark and stormy", "--max-new-tokens", "12"];
+    let output = briquette(&[&args[..], &["--json", text(&json)]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let report = read_json(&json);
+    let (shown, speed) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(shown, format!("{}\n", report["text"].as_str().unwrap()));
+    assert!(shown.trim().len() > 10, "{shown}");
+    assert!(speed.contains("tokens/s") && speed.contains("of a full cache"), "{speed}");
+    assert_eq!(report["decode"]["tokens"], 11);
+    // The first new token comes out of the prefill, and the last is never fed.
+    let seen = report["prefill"]["tokens"].as_u64().unwrap() + 11;
+    assert_eq!(report["cache"]["tokens_seen"], seen);
+
+    let on_stdout = stdout(&[&args[..], &["--json", "-"]].concat());
+    let again: Value = serde_json::from_str(&on_stdout).unwrap();
+    assert_eq!(again["text"], report["text"]);
+}
+
+#[test]
+fn generate_holds_its_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, json) = (dir.path().join("text.txt"), dir.path().join("report.json"));
+    let haystack = include_str!("../../briquette-eval/assets/haystack.txt")
+        .lines()
+        .take(24)
+        .collect::<Vec<_>>();
+    fs::write(&file, haystack.join(" ")).unwrap();
+    let args = ["generate", "--file", text(&file), "--max-new-tokens", "4", "--json", text(&json)];
+    stdout(&[&args[..], &["--policy", "tova", "--budget", "48", "--chunk", "100"]].concat());
+    let cache = &read_json(&json)["cache"];
+    assert!(cache["tokens_seen"].as_u64().unwrap() > 400, "{cache}");
+    let kept = cache["tokens_kept"].as_array().unwrap();
+    assert!(kept.len() == 8 && kept.iter().all(|kept| *kept == 48), "{cache}");
+    assert!(cache["held_of_full"].as_f64().unwrap() < 0.125, "{cache}");
+}
+
+/// The rows of a result for a task asked at this time under a policy.
+fn rows<'a>(report: &'a Value, policy: &str, ask: &str) -> Vec<&'a Value> {
+    let rows = report["rows"].as_array().unwrap().iter();
+    rows.filter(|row| row["policy"] == policy && row["ask"] == ask).collect()
+}
+
+#[test]
+fn needle_measures_lengths_and_writes_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, json) = (dir.path().join("out"), dir.path().join("copy.json"));
+    let file = dir.path().join("wide.toml");
+    fs::write(&file, stdout(&["policies", "snapkv:kernel=15"])).unwrap();
+    let grid = ["--lengths", "256,512", "--depths", "0,60", "--samples", "2", "--budgets", "64"];
+    let policies = ["--policies", "streaming-llm", "--policy", text(&file)];
+    let files = ["--out", text(&out), "--json", text(&json)];
+    let table = stdout(&[&["needle"][..], &grid, &policies, &files].concat());
+    for part in ["full", "streaming-llm", "wide", "asked after", "right tokens", "report.html"] {
+        assert!(table.contains(part), "{part}\n{table}");
+    }
+
+    let report = read_json(&json);
+    assert_eq!(report["rows"].as_array().unwrap().len(), 3 * 2 * 2);
+    let score = |policy: &str, ask: &str| {
+        let rows = rows(&report, policy, ask);
+        let long = rows.into_iter().find(|row| row["length"] == 512).unwrap();
+        assert_eq!(long["mean"]["count"], 4);
+        long["mean"]["mean"].as_f64().unwrap()
+    };
+    assert!(score("full", "before") >= 0.75, "{report}");
+    assert_eq!(score("full", "before"), score("full", "after"));
+    // Needles at 0 and 60 % are not among the last 60 tokens.
+    assert_eq!(score("streaming-llm", "after"), 0.0);
+
+    let lines = fs::read_to_string(out.join("results.jsonl")).unwrap().lines().count();
+    assert_eq!(lines, 1 + 3 * 2 * 8);
+    for stem in ["accuracy", "lengths", "heatmap-needle-before", "heatmap-needle-after"] {
+        let svg = fs::read_to_string(out.join(format!("report/{stem}.svg"))).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{stem}");
+        let png = fs::read(out.join(format!("report/{stem}.png"))).unwrap();
+        assert!(png.starts_with(b"\x89PNG"), "{stem}");
+    }
+}
+
+#[test]
+fn batches_answer_as_single_prompts_do() {
+    let answers = |batch: &str| -> Value {
+        let small = "needle --lengths 256 --depths 0,100 --samples 3 --policies tova --budgets 96";
+        let args: Vec<&str> = small.split(' ').chain(["--batch", batch, "--json", "-"]).collect();
+        let mut report: Value = serde_json::from_str(&stdout(&args)).unwrap();
+        for row in report["rows"].as_array_mut().unwrap() {
+            row.as_object_mut().unwrap().remove("seconds");
+        }
+        report["rows"].take()
+    };
+    assert_eq!(answers("1"), answers("4"));
+}
+
+#[test]
+fn failures_exit_with_1_and_say_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = text(dir.path());
+    let prompt = ["generate", "--prompt", "x"];
+    let cases: [(&[&str], &[&str], &str); 10] = [
+        (&prompt, &["--policy", "nosuch"], "unknown method `nosuch`; known: full, local-window"),
+        (&prompt, &["--policy", "nosuch.toml"], "nosuch.toml"),
+        (&prompt, &["--budget", "16"], "a budget of 16"),
+        (&prompt, &["--device", "abacus"], "`abacus`"),
+        (&prompt, &["--model", "no/such/folder"], "no/such/folder"),
+        (&prompt, &["--model", empty], "config.json"),
+        (&prompt, &["--temperature", "-1"], "temperature"),
+        (&["generate", "--file", "no.txt"], &[], "no.txt"),
+        (&["needle"], &["--haystack", empty], "hold no text"),
+        (&["needle"], &["--lengths", "8192"], "4096"),
+    ];
+    for (command, args, reason) in cases {
+        let error = refused(&[command, args].concat(), 1);
+        assert!(error.starts_with("error: ") && error.contains(reason), "{args:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_exits_with_2() {
+    for args in [
+        &[][..],
+        &["nosuch"],
+        &["generate"],
+        &["generate", "--prompt", "x", "--file", "y"],
+        &["generate", "--prompt", "x", "--budget", "lots"],
+        &["generate", "--prompt", "x", "--dtype", "f64"],
+        &["needle", "--depths", "0,120"],
+        &["needle", "--batch", "0"],
+    ] {
+        refused(args, 2);
+    }
+    assert!(stdout(&["--help"]).contains("Exit codes:"));
+}
+
+#[test]
+fn more_samples_than_can_be_made_are_refused() {
+    for args in [
+        "needle --samples 1000000000000",
+        "compare --out out --samples 18446744073709551615",
+        "calibrate --out p.json --prompts 1000000000000",
+        "calibrate --out p.json --prompts 18446744073709551615",
+        "mask-heads --samples 1000000000000",
+        "needle --lengths 1000000000000",
+        "mask-heads --length 18446744073709551615",
+        "perplexity --prompt 18446744073709551615",
+        "perplexity --windows 18446744073709551615",
+        "fidelity --tokens 18446744073709551615",
+        "generate --prompt It --chunk 18446744073709551615 --max-new-tokens 1",
+        "generate --prompt It --budget 1e9GiB --max-new-tokens 1",
+        "generate --prompt It --policy ems:gamma=1e18 --max-new-tokens 1",
+        "generate --prompt It --policy d2o:sinks=9223372036854775807 --max-new-tokens 1",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let start = Instant::now();
+        let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
+            .args(args.split(' '))
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        // What is large and works is fine.
+        assert!(matches!(output.status.code(), Some(0..=2)), "{args}: {output:?}");
+        assert!(!error.contains("panicked"), "{args}: {error}");
+        assert!(start.elapsed() < PATIENCE, "{args}: {:?}", start.elapsed());
+    }
+}

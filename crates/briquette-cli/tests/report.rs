@@ -1,0 +1,72 @@
+//! `briquette report` on results that lack things.
+
+#[path = "../../briquette-report/tests/made_up/mod.rs"]
+#[allow(dead_code)]
+mod made_up;
+
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+use briquette_eval::{
+    record::{CacheBytes, Record},
+    tasks::Question,
+};
+use made_up::{HOSTILE, answers, record};
+
+/// Results of one policy on `samples` questions.
+fn results(samples: usize) -> Vec<Record> {
+    let cache = CacheBytes { bytes: 30, spare: Some(10), full: 100 };
+    let one = |sample| {
+        let outcome = answers(&[], HOSTILE, &[1.0], cache);
+        record("snapkv", "64", "tiny", sample, Some(Question::Before), outcome)
+    };
+    (0..samples).map(one).collect()
+}
+
+fn briquette(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).output().unwrap()
+}
+
+#[test]
+fn the_command_writes_the_page_and_says_what_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let refused = briquette(&["report", &path("")]);
+    assert_eq!(refused.status.code(), Some(1));
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains("holds neither results.jsonl nor results-I-of-N.jsonl"), "{error}");
+
+    let records = results(3);
+    for shard in 1..=2 {
+        let file = dir.path().join(format!("results-{shard}-of-2.jsonl"));
+        made_up::write(&file, &records[shard - 1..=shard]);
+    }
+    let cut = dir.path().join("results-2-of-2.jsonl");
+    let whole = fs::read_to_string(&cut).unwrap();
+    fs::write(&cut, format!("{whole}{{\"model\":\"emb")).unwrap();
+    let plan = results(5);
+    let keys = plan.iter().map(|record| serde_json::to_string(&record.key).unwrap() + "\n");
+    fs::write(path("plan.jsonl"), keys.collect::<String>()).unwrap();
+    let out = path("elsewhere.html");
+    let done = briquette(&["report", &path(""), "--out", &out, "--title", "Two <shards>"]);
+    let (said, warned) =
+        (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap());
+    assert!(done.status.success(), "{warned}");
+    assert!(said.contains("3 records"), "{said}");
+    assert!(warned.contains("results-2-of-2.jsonl is cut short"), "{warned}");
+    assert!(warned.contains("1 record of a unit that was read before"), "{warned}");
+    assert!(warned.contains("2 of 5 units of the run are missing"), "{warned}");
+    let page = fs::read_to_string(out).unwrap();
+    assert!(page.contains("<h1>Two &lt;shards&gt;</h1>"));
+    // The page may be far from the files, and says the same without their names.
+    let top = &page[page.find("<header>").unwrap()..page.find("</header>").unwrap()];
+    assert!(top.contains("The last line of the results is cut short"), "{top}");
+    assert!(!top.contains("of-2.jsonl") && !top.contains(&path("")), "{top}");
+
+    fs::write(&cut, whole.replacen("\"seed\":0", "\"seed\":\"x\"", 1)).unwrap();
+    let refused = briquette(&["report", &path("")]);
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains("results-2-of-2.jsonl, line 2: "), "{error}");
+}

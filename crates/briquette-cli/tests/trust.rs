@@ -1,0 +1,706 @@
+//! Nothing lost, nothing silently wrong: other weights, closed pipes, foreign files, damaged lines,
+//! interrupts.
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use briquette::{Budget, Policy, Profile};
+use briquette_eval::{
+    Error,
+    calibrate::{self, Calibration},
+    journal::Accept,
+    tasks::{haystack::Haystack, text::Text},
+    tune::{self, Tuning, Unit},
+};
+use briquette_models::{Model, Tokenizer};
+use burn::tensor::DType;
+use serde_json::Value;
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn briquette(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+fn stdout(args: &[&str]) -> String {
+    let output = briquette(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Stderr of a run that must fail.
+fn refused(args: &[&str]) -> String {
+    let output = briquette(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+/// A copy of the embedded model, without its profile, under its name in the folder `dir`, with its
+/// weights changed.
+fn model(dir: &Path, change: impl FnOnce(&mut [u8])) -> PathBuf {
+    let copy = dir.join("ember-7m");
+    fs::create_dir_all(&copy).unwrap();
+    for file in ["config.json", "tokenizer.json"] {
+        fs::copy(Path::new(MODEL).join(file), copy.join(file)).unwrap();
+    }
+    let mut weights = fs::read(Path::new(MODEL).join("model.safetensors")).unwrap();
+    change(&mut weights);
+    fs::write(copy.join("model.safetensors"), weights).unwrap();
+    copy
+}
+
+/// The lowest bit of one weight, at a place that a sample of the file passes over.
+fn one_bit(weights: &mut [u8]) {
+    let middle = weights.len() / 2 / 2 * 2 + 100_000;
+    weights[middle] ^= 1;
+}
+
+/// The last tensor, the scale of the last norm, all of this number in bf16: what comes out is that
+/// number, or zero.
+fn last_norm(weights: &mut [u8], bits: u16) {
+    let start = weights.len() - 512;
+    for number in weights[start..].chunks_exact_mut(2) {
+        number.copy_from_slice(&bits.to_le_bytes());
+    }
+}
+
+/// Small sizes of every command, and the files each must leave in `dir`.
+fn commands(dir: &Path) -> Vec<(Vec<String>, Vec<PathBuf>)> {
+    let at = |name: &str| dir.join(name);
+    let run_file = at("small.toml");
+    let rest = "[[policies]]\nname = \"tova\"\n[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
+    fs::write(
+        &run_file,
+        format!("name = \"small\"\nbudgets = [48]\n[[models]]\ndir = {MODEL:?}\n{rest}"),
+    )
+    .unwrap();
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<String>>();
+    let folder = |line: &str, name: &str, files: &[&str]| {
+        let mut args = words(line);
+        args.extend(["--out".into(), text(&at(name)).to_owned()]);
+        args.extend(["--json".into(), text(&at(&format!("{name}.json"))).to_owned()]);
+        let mut files: Vec<PathBuf> = files.iter().map(|file| at(name).join(file)).collect();
+        files.push(at(&format!("{name}.json")));
+        (args, files)
+    };
+    let needle = "needle --lengths 128 --depths 50 --samples 1 --policies tova --budgets 48";
+    let text_sizes = "--tokens 2 --windows 2 --policies tova --budgets 48";
+    let ran = ["results.jsonl", "plan.jsonl", "run.toml", "report.html", "report/report.csv"];
+    let mut all = vec![
+        (words("policies"), Vec::new()),
+        (words("--help"), Vec::new()),
+        (words("generate --prompt It --max-new-tokens 3"), Vec::new()),
+        folder(needle, "needle", &ran),
+        folder(&format!("perplexity --prompt 96 {text_sizes}"), "nats", &ran),
+        folder(&format!("fidelity --length 96 {text_sizes}"), "near", &ran),
+        folder(
+            &format!("compare --length 128 --depths 50 --samples 1 {text_sizes}"),
+            "table",
+            &ran,
+        ),
+        folder("calibrate --prompts 1 --tokens 128", "profile", &[]),
+        folder(
+            "tune --target-ratio 0.9 --length 96 --tokens 2 --windows 2 --policies tova",
+            "p.toml",
+            &[],
+        ),
+    ];
+    for (args, files) in &mut all[7..] {
+        files.push(PathBuf::from(&args[args.iter().position(|arg| arg == "--out").unwrap() + 1]));
+    }
+    let (mut args, files) = folder("run", "ran", &ran);
+    args.insert(1, text(&run_file).to_owned());
+    all.push((args, files));
+    let dir = text(&at("ran")).to_owned();
+    all.push((vec!["merge".into(), dir.clone()], Vec::new()));
+    all.push((vec!["report".into(), dir], vec![at("ran/report/report.csv")]));
+    all
+}
+
+#[test]
+fn a_closed_stdout_is_a_failure_that_leaves_every_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, files) in commands(dir.path()) {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let child = command(&args).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{args:?}: {output:?}");
+        assert!(!error.contains("panicked"), "{args:?}: {error}");
+        for file in files {
+            assert!(file.is_file(), "{args:?}: {} is missing: {error}", file.display());
+        }
+    }
+}
+
+#[test]
+fn results_know_the_tokens_that_end_an_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path(), |_| ());
+    let (out, file) = (dir.path().join("out"), dir.path().join("small.toml"));
+    let tasks = "budgets = [48]\n[[policies]]\nname = \"tova\"\n[[tasks.needle]]\nlengths = [128]\ndepths = [0]\nsamples = 1\n";
+    let head = tasks.replacen('\n', &format!("\n[[models]]\ndir = {:?}\n", text(&model)), 1);
+    fs::write(&file, format!("name = \"small\"\n{head}")).unwrap();
+    let sizes = "--lengths 128 --depths 50 --samples 1 --policies tova --budgets 48".split(' ');
+    let needle =
+        [&["needle", "--model", text(&model), "--out", text(&out)][..], &sizes.collect::<Vec<_>>()]
+            .concat();
+    let run_out = dir.path().join("ran");
+    let run = ["run", text(&file), "--out", text(&run_out), "--no-report"];
+    for args in [&needle[..], &run] {
+        let _ = fs::remove_file(model.join("generation_config.json"));
+        stdout(args);
+        fs::write(model.join("generation_config.json"), "{\"eos_token_id\": 7}").unwrap();
+        let error = refused(args);
+        assert!(error.contains("stop") && error.contains('7'), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn a_closed_stderr_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, files) in commands(dir.path()) {
+        if ["perplexity", "fidelity", "compare"].contains(&args[0].as_str()) {
+            continue;
+        }
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let child = command(&args).stderr(writer).stdout(Stdio::piped()).spawn().unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success() && !output.stdout.is_empty(), "{args:?}: {output:?}");
+        assert!(files.iter().all(|file| file.is_file()), "{args:?}: {files:?}");
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = command(&["policies", "nosuch"]).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let args = ["generate", "--prompt", "It was", "--max-new-tokens", "2", "--json", "-"];
+    let output = command(&args).stderr(writer).output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success() && found.is_object(), "{output:?}");
+}
+
+#[test]
+fn generation_ends_when_nobody_reads() {
+    let args = ["generate", "--prompt", "It was", "--policy", "streaming-llm", "--budget", "32"];
+    let mut child = command(&[&args[..], &["--max-new-tokens", "1000000"]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut some = [0; 20];
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut some).unwrap();
+    drop(stdout);
+    let end = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if Instant::now() > end => {
+                child.kill().unwrap();
+                panic!("it goes on");
+            }
+            None => thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    assert_eq!(status.code(), Some(1));
+}
+
+#[test]
+fn journals_and_profiles_know_the_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = briquette::device::open("flex").unwrap();
+    let model = Model::load(MODEL, &device, DType::F32).unwrap();
+    let tokenizer = Tokenizer::load(MODEL).unwrap();
+    let (haystack, prose) = (Haystack::built_in(), Text::built_in(&tokenizer).unwrap());
+    let policy = Policy::tova(Budget::Tokens(48));
+    let name = || "ember-7m".to_owned();
+    let calibrate = |weights: &str, accept| {
+        let calibration = Calibration {
+            model: &model,
+            tokenizer: &tokenizer,
+            haystack: &haystack,
+            texts: &[],
+            plan: calibrate::Plan { prompts: 1, lengths: vec![128], seed: 0 },
+            name: name(),
+            weights: weights.into(),
+            accept,
+            min_right: 0.0,
+            threads: 1,
+        };
+        let made = calibration.run(&dir.path().join("calibrate"), |_| {})?;
+        assert_eq!(made.profile.weights.as_deref(), Some(weights));
+        Ok(())
+    };
+    let tune = |weights: &str, accept| {
+        let tuning = Tuning {
+            model: &model,
+            material: tune::Material::Text(&prose),
+            plan: tune::Plan {
+                target: 0.9,
+                unit: Unit::Tokens,
+                prompt: 96,
+                tokens: 2,
+                windows: 2,
+                seed: 0,
+            },
+            candidates: vec![tune::Candidate { label: "tova".into(), policy: Ok(policy.clone()) }],
+            name: name(),
+            weights: weights.into(),
+            accept,
+            threads: 1,
+        };
+        tuning.run(&dir.path().join("tune"), |_, _, _| {}).map(|_| ())
+    };
+    let accept = Accept { other_weights: true, ..Accept::default() };
+    type Measure<'a> = &'a dyn Fn(&str, Accept) -> briquette_eval::Result<()>;
+    let all: [(&str, Measure<'_>); 2] = [("calibrate", &calibrate), ("tune", &tune)];
+    for (name, measure) in all {
+        measure("aaaa", Accept::default()).unwrap();
+        let before = read(&dir.path().join(name));
+        measure("aaaa", Accept::default()).unwrap();
+        let error = measure("bbbb", Accept::default()).unwrap_err();
+        assert!(matches!(error, Error::OtherWeights { .. }), "{name}: {error}");
+        let error = error.to_string();
+        assert!(error.contains("aaaa") && error.contains("bbbb"), "{name}: {error}");
+        assert_eq!(read(&dir.path().join(name)), before, "{name}");
+        measure("bbbb", accept).unwrap();
+    }
+}
+
+#[test]
+fn one_bit_of_the_weights_makes_another_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
+    let (first, second) = (model(&first, |_| {}), model(&second, one_bit));
+    let out = dir.path().join("out");
+    let compare = |model: &Path, more: &[&str]| -> Vec<String> {
+        let sizes = "--length 128 --depths 50 --samples 1 --tokens 2 --windows 1 --policies tova";
+        let args = ["compare", "--budgets", "48", "--model", text(model), "--out", text(&out)];
+        let args = args.into_iter().chain(sizes.split(' ')).chain(more.iter().copied());
+        args.map(str::to_owned).collect()
+    };
+    let call = |args: &[String]| briquette(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(call(&compare(&first, &[])).status.success());
+    let output = call(&compare(&second, &[]));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && error.contains("--other-weights"), "{error}");
+    assert!(call(&compare(&second, &["--other-weights"])).status.success());
+
+    // A run, of which the sampled fingerprint saw a part.
+    let (file, ran) = (dir.path().join("run.toml"), dir.path().join("ran"));
+    let write = |model: &Path| {
+        let task = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
+        let head = format!("name = \"n\"\n[[models]]\ndir = {:?}\n", text(model));
+        fs::write(&file, head + task).unwrap();
+    };
+    let run = ["run", text(&file), "--out", text(&ran), "--no-report"];
+    write(&first);
+    stdout(&run);
+    write(&second);
+    let error = refused(&run);
+    assert!(error.contains("was made with other weights"), "{error}");
+    stdout(&[&run[..], &["--other-weights"]].concat());
+
+    // The profile that lies beside the embedded model is that of its weights, and of no others.
+    let headkv = ["generate", "--prompt", "It", "--max-new-tokens", "1", "--policy", "headkv"];
+    let beside = first.join("profile.json");
+    fs::copy(Path::new(MODEL).join("profile.json"), &beside).unwrap();
+    assert!(Profile::from_file(&beside).unwrap().weights.is_some());
+    stdout(&[&headkv[..], &["--model", text(&first)]].concat());
+    let other = ["--model", text(&second), "--profile", text(&beside)];
+    let error = refused(&[&headkv[..], &other].concat());
+    assert!(error.contains("profile.json") && error.contains("other weights"), "{error}");
+    stdout(&[&headkv[..], &other, &["--other-weights"]].concat());
+
+    // A damaged one is in the way of those who read it.
+    let half = read(&beside);
+    fs::write(&beside, &half[..half.len() / 2]).unwrap();
+    let args = ["generate", "--prompt", "It", "--max-new-tokens", "1", "--model", text(&first)];
+    stdout(&[&args[..], &["--policy", "tova"]].concat());
+    let error = refused(&[&args[..], &["--policy", "headkv"]].concat());
+    assert!(error.contains("profile.json"), "{error}");
+}
+
+#[test]
+fn foreign_files_are_left_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "the only copy of something\n";
+    for (args, _) in commands(dir.path()) {
+        let file = match args[0].as_str() {
+            "needle" => dir.path().join("needle/results.jsonl"),
+            "perplexity" => dir.path().join("nats/results.jsonl"),
+            "fidelity" => dir.path().join("near/results.jsonl"),
+            "compare" => dir.path().join("table/results.jsonl"),
+            "run" => dir.path().join("ran/results.jsonl"),
+            "calibrate" => dir.path().join("profile.partial"),
+            "tune" => dir.path().join("p.toml.partial"),
+            _ => continue,
+        };
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        for text in [line, line.trim_end(), "{\"a\":1}\n", "{\"a"] {
+            fs::write(&file, text).unwrap();
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let error = refused(&args);
+            let name = file.file_name().unwrap().to_str().unwrap();
+            assert!(error.contains(name) && error.contains("left as it is"), "{error}");
+            assert_eq!(read(&file), text, "{args:?}");
+        }
+        fs::remove_file(&file).unwrap();
+        if args[0] == "run" {
+            // Neither are files taken that a run only writes.
+            for name in ["run.toml", "plan.jsonl"] {
+                let file = dir.path().join("ran").join(name);
+                fs::write(&file, line).unwrap();
+                let error = refused(&args.iter().map(String::as_str).collect::<Vec<_>>());
+                assert!(error.contains(name), "{error}");
+                assert_eq!(read(&file), line);
+                fs::remove_file(&file).unwrap();
+            }
+        }
+    }
+}
+
+/// A folder with a run file and its results.
+fn small_run(dir: &Path) -> (PathBuf, PathBuf) {
+    let (file, out) = (dir.join("small.toml"), dir.join("out"));
+    let rest = "[[policies]]\nname = \"tova\"\n[[tasks.perplexity]]\nprompt = 48\ntokens = 3\nwindows = 3\n\
+                [[tasks.fidelity]]\nprompt = 48\ntokens = 2\n";
+    let head = format!("name = \"small\"\nbudgets = [32]\n[[models]]\ndir = {MODEL:?}\n");
+    fs::write(&file, head + rest).unwrap();
+    stdout(&["run", text(&file), "--out", text(&out), "--no-report"]);
+    (file, out)
+}
+
+/// Lines without seconds, in one order.
+fn records(path: &Path) -> Vec<String> {
+    let line = |line: &str| {
+        let mut value: Value = serde_json::from_str(line).unwrap();
+        value.as_object_mut().unwrap().retain(|key, _| !key.ends_with("seconds"));
+        value.to_string()
+    };
+    let mut lines: Vec<String> = read(path).lines().skip(1).map(line).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn a_damaged_line_is_named_set_aside_and_measured_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = small_run(dir.path());
+    let results = out.join("results.jsonl");
+    let (whole, expected) = (read(&results), records(&results));
+    let line = whole.lines().nth(2).unwrap();
+    let damaged = whole.replacen(line, &line[..line.len() / 2], 1);
+    fs::write(&results, &damaged).unwrap();
+
+    let run = ["run", text(&file), "--out", text(&out), "--no-report"];
+    let merged = dir.path().join("merged");
+    let merge = ["merge", text(&out), "--out", text(&merged)];
+    for args in [&run[..], &merge] {
+        let error = refused(args);
+        assert!(error.contains("results.jsonl, line 3") && error.contains("--repair"), "{error}");
+    }
+    assert_eq!(read(&results), damaged);
+    // The page says what it leaves out.
+    let page = briquette(&["report", text(&out)]);
+    let said = String::from_utf8(page.stderr).unwrap();
+    assert!(page.status.success() && said.contains("results.jsonl, line 3"), "{said}");
+    // A merge without it lacks a unit.
+    let error = refused(&[&merge[..], &["--repair"]].concat());
+    assert!(error.contains("1 units of the plan are missing"), "{error}");
+    assert_eq!(read(&merged.join("results.jsonl")).lines().count(), whole.lines().count() - 1);
+
+    stdout(&[&run[..], &["--repair"]].concat());
+    assert_eq!(records(&results), expected);
+    let aside = read(&out.join("results.jsonl.damaged"));
+    assert_eq!(aside, format!("{}\n", &line[..line.len() / 2]));
+    stdout(&run);
+}
+
+#[test]
+fn a_merge_keeps_every_digit_and_counts_what_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, out) = small_run(dir.path());
+    let results = out.join("results.jsonl");
+    // Digits that a number of 64 bits does not hold.
+    let mut lines: Vec<String> = read(&results).lines().map(str::to_owned).collect();
+    let at = lines[1].find("\"seconds\":").unwrap();
+    let end = at + lines[1][at..].find([',', '}']).unwrap();
+    lines[1].replace_range(at..end, "\"seconds\":0.10000000000000000555111512312578270");
+    let changed = lines.join("\n") + "\n";
+    fs::write(&results, &changed).unwrap();
+    let merged = dir.path().join("merged");
+    stdout(&["merge", text(&out), "--out", text(&merged)]);
+    let sorted = |text: &str| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(&read(&merged.join("results.jsonl"))), sorted(&changed));
+
+    let left = lines.len() - 1;
+    fs::write(&results, lines[..left].join("\n") + "\n").unwrap();
+    let early = dir.path().join("early");
+    let args = ["merge", text(&out), "--out", text(&early)];
+    let error = refused(&args);
+    assert!(error.contains("1 units of the plan are missing"), "{error}");
+    assert_eq!(read(&early.join("results.jsonl")).lines().count(), left);
+    stdout(&[&args[..], &["--partial"]].concat());
+    // Results of another run are not written over.
+    let other = dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("results.jsonl"), "something else\n").unwrap();
+    let error = refused(&["merge", text(&out), "--out", text(&other)]);
+    assert!(error.contains("left as it is"), "{error}");
+    assert_eq!(read(&other.join("results.jsonl")), "something else\n");
+}
+
+#[test]
+fn results_that_are_deleted_while_they_are_made_are_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = (dir.path().join("long.toml"), dir.path().join("out"));
+    let rest = "[[tasks.perplexity]]\nprompt = 64\ntokens = 16\nwindows = 40\nstride = 8\n";
+    fs::write(&file, format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n{rest}")).unwrap();
+    let args = ["run", text(&file), "--out", text(&out), "--no-report", "--jobs", "1"];
+    let child = command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let results = out.join("results.jsonl");
+    let end = Instant::now() + Duration::from_secs(120);
+    while fs::read_to_string(&results).map_or(0, |text| text.lines().count()) < 3 {
+        assert!(Instant::now() < end, "no results");
+        thread::sleep(Duration::from_millis(2));
+    }
+    fs::remove_file(&results).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("results.jsonl was deleted"), "{error}");
+}
+
+#[test]
+fn a_model_that_overflows_or_finds_nothing_gets_no_profile() {
+    let dir = tempfile::tempdir().unwrap();
+    let nan = model(&dir.path().join("nan"), |weights| last_norm(weights, 0x7fc0));
+    let lost = model(&dir.path().join("lost"), |weights| last_norm(weights, 0));
+    let out = dir.path().join("profile.json");
+    let calibrate = |model: &Path| {
+        let sizes = ["calibrate", "--prompts", "2", "--tokens", "128"];
+        let files = ["--out", text(&out), "--model", text(model)];
+        sizes.into_iter().chain(files).map(str::to_owned).collect::<Vec<String>>()
+    };
+    let call = |args: &[String], more: &[&str]| {
+        let args = args.iter().map(String::as_str).chain(more.iter().copied());
+        briquette(&args.collect::<Vec<_>>())
+    };
+    let output = call(&calibrate(&nan), &["--min-right", "0"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && error.contains("not a finite number"), "{error}");
+    assert!(!out.exists());
+
+    fs::remove_file(dir.path().join("profile.json.partial")).unwrap();
+    let output = call(&calibrate(&lost), &[]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && error.contains("0 of 2 prompts right"), "{error}");
+    assert!(!out.exists());
+    // What was measured is there when less is asked for.
+    let output = call(&calibrate(&lost), &["--min-right", "0"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && said.starts_with("WARNING"), "{said}");
+    assert!(out.is_file());
+
+    let needle =
+        "needle --lengths 128 --depths 50 --samples 1 --policies tova --budgets 48 --model";
+    let needle: Vec<&str> = needle.split(' ').chain([text(&lost)]).collect();
+    assert!(stdout(&needle).starts_with("WARNING: on `needle` the full cache scores 0.00"));
+}
+
+#[test]
+fn outputs_are_checked_before_any_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("no/dir/x.json");
+    let blocked = dir.path().join("file");
+    fs::write(&blocked, "").unwrap();
+    // The model is looked for behind that, and is not there either.
+    for (args, _) in commands(dir.path()) {
+        let has_json = !["--help", "report"].contains(&args[0].as_str());
+        let base: Vec<&str> = args.iter().map(String::as_str).collect();
+        let cut = base.iter().position(|arg| arg.starts_with("--out")).unwrap_or(base.len());
+        let loads = !["policies", "--help", "run", "merge", "report"].contains(&base[0]);
+        let model: &[&str] = if loads { &["--model", "no/model"] } else { &[] };
+        let out = text(&blocked).to_owned() + "/deep/x.toml";
+        let takes_out = cut < base.len();
+        if has_json {
+            let own: &[&str] = if takes_out { &base[cut..cut + 2] } else { &[] };
+            let error = refused(&[&base[..cut], model, own, &["--json", text(&missing)]].concat());
+            assert!(error.contains("x.json"), "{args:?}: {error}");
+        }
+        if takes_out {
+            let error = refused(&[&base[..cut], model, &["--out", &out]].concat());
+            assert!(error.contains("deep"), "{args:?}: {error}");
+        }
+    }
+    assert!(!missing.parent().unwrap().exists());
+}
+
+#[test]
+fn a_prompt_beyond_the_context_is_refused_with_what_helps() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("long.txt");
+    let prose = include_str!("../../briquette-eval/assets/haystack.txt").replace('\n', " ");
+    // Some 4,500 tokens.
+    fs::write(&file, &prose[..prose.len() * 2 / 3]).unwrap();
+    let args = ["generate", "--file", text(&file), "--max-new-tokens", "1", "--policy"];
+    for (policy, helps) in [
+        ("streaming-llm:schedule.prefill=at-end", "--policy NAME:schedule.prefill=every-chunk"),
+        ("snapkv", "--policy streaming-llm"),
+    ] {
+        let error = refused(&[&args[..], &[policy]].concat());
+        assert!(error.contains("context of 4096") && error.contains(helps), "{error}");
+    }
+    let helps = "streaming-llm";
+    stdout(&[&args[..], &[helps, "--budget", "64", "--chunk", "512"]].concat());
+}
+
+#[test]
+fn nothing_in_a_run_file_steers_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("run.toml");
+    let write = |rest: &str| {
+        let head = format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n");
+        fs::write(&file, head + rest).unwrap();
+    };
+    write("[[tasks.perplexity]]\nlabel = \"\\u001b[2Jgone\"\nprompt = 48\ntokens = 2\n");
+    let table = stdout(&["run", text(&file), "--dry-run"]);
+    assert!(table.contains("\\u{1b}[2Jgone") && !table.contains('\u{1b}'), "{table}");
+
+    // What asks for more than there is ends before it is made.
+    let start = Instant::now();
+    for (rest, part) in [
+        ("[[tasks.needle]]\nlengths = [1000000000000]\n", "1000000000000 tokens"),
+        ("[[tasks.common-words]]\nlengths = [100000000]\n", "100000000 tokens"),
+        ("[[tasks.needle]]\nask = []\n", "`ask` is empty"),
+        ("[[tasks.gsm8k]]\nfile = \"x.jsonl\"\nask = []\n", "`ask` is empty"),
+    ] {
+        write(rest);
+        let error = refused(&["run", text(&file), "--dry-run"]);
+        assert!(error.contains(part), "{rest}: {error}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn measurements_go_on_where_they_were_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, files) in commands(dir.path()) {
+        if !["needle", "perplexity", "fidelity"].contains(&args[0].as_str()) {
+            continue;
+        }
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let (results, table) = (&files[0], &files[4]);
+        // Times differ from run to run.
+        let numbers = || -> Vec<String> {
+            let timed = [",prefill,", ",decode,", ",seconds,"];
+            let table = read(table);
+            let lines = table.lines().filter(|line| !timed.iter().any(|of| line.contains(of)));
+            lines.map(str::to_owned).collect()
+        };
+        stdout(&args);
+        let (whole, expected, all) = (read(results), numbers(), records(results));
+        let lines: Vec<&str> = whole.split_inclusive('\n').collect();
+        assert!(lines.len() >= 3, "{whole}");
+        let kept = lines[..2].concat();
+        fs::write(results, format!("{kept}{}", &lines[2][..lines[2].len() / 2])).unwrap();
+        stdout(&args);
+        let again = read(results);
+        assert!(again.starts_with(&kept), "{again}");
+        assert_eq!(records(results), all, "{args:?}");
+        assert_eq!(numbers(), expected, "{args:?}");
+        // Nothing is left to do.
+        stdout(&args);
+        assert_eq!(read(results), again, "{args:?}");
+    }
+}
+
+/// Waits until a journal has so many results.
+#[cfg(unix)]
+fn wait_for(journal: &Path, results: usize) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while fs::read_to_string(journal).map_or(0, |text| text.lines().count()) <= results {
+        assert!(Instant::now() < end, "no results in {}", journal.display());
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_a_command_with_its_journal_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = (dir.path().join("long.toml"), dir.path().join("out"));
+    let rest = "[[policies]]\nname = \"tova\"\n[[tasks.perplexity]]\nprompt = 64\ntokens = 16\nwindows = 20\n";
+    let head = format!("name = \"n\"\nbudgets = [32]\n[[models]]\ndir = {MODEL:?}\n");
+    fs::write(&file, head + rest).unwrap();
+    let run = |out: &Path| {
+        ["run", text(&file), "--no-report", "--keep-going", "--out", text(out)].map(str::to_owned)
+    };
+    let profile = dir.path().join("profile.json");
+    let calibrate = ["calibrate", "--prompts", "6", "--tokens", "256", "--out", text(&profile)]
+        .map(str::to_owned);
+    for (args, journal, signal) in [
+        (&run(&out)[..], out.join("results.jsonl"), "-INT"),
+        (&calibrate, dir.path().join("profile.json.partial"), "-TERM"),
+    ] {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let child = command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for(&journal, 2);
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert!(said.contains("the same command goes on") && !said.contains("failed"), "{said}");
+        let kept = read(&journal);
+        assert!(kept.ends_with('\n'), "{kept}");
+        for line in kept.lines() {
+            serde_json::from_str::<Value>(line).unwrap();
+        }
+        let left = fs::read_dir(dir.path())
+            .unwrap()
+            .chain(fs::read_dir(journal.parent().unwrap()).unwrap());
+        let names = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        assert_eq!(names.filter(|name| name.starts_with(".briquette")).count(), 0);
+        stdout(&args);
+        if journal.exists() {
+            assert!(read(&journal).starts_with(&kept), "{kept}");
+        }
+    }
+    // It is the run that nothing stopped.
+    let whole = dir.path().join("whole");
+    stdout(&run(&whole).each_ref().map(String::as_str));
+    assert_eq!(records(&out.join("results.jsonl")), records(&whole.join("results.jsonl")));
+}

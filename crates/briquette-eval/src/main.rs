@@ -1,7 +1,0 @@
-//! The command `briquette`.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    briquette_eval::cli::main()
-}

@@ -1,0 +1,25 @@
+//! Reports of results, for people and for programs.
+
+mod budget_axis;
+mod error;
+mod files;
+pub mod html;
+mod markdown;
+mod mask;
+mod methods;
+mod plain_name;
+pub mod plot;
+mod summary;
+pub mod table;
+mod tune;
+
+pub use error::{Error, Result};
+pub use files::Marked;
+pub use mask::MaskReport;
+pub use methods::{methods, methods_are_cut};
+pub use summary::summary;
+pub use tune::TuneReport;
+
+fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
