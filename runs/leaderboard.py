@@ -3,6 +3,7 @@
     python runs/leaderboard.py docs/src/results/leaderboard-smollm2 out/leaderboard/results.jsonl out/leaderboard-known/results.jsonl
     python runs/leaderboard.py docs/src/results/leaderboard-ember out/leaderboard-ember/results.jsonl
     python runs/leaderboard.py --plot docs/src/images/leaderboard-smollm2 docs/src/results/leaderboard-smollm2 …
+    python runs/leaderboard.py --add docs/src/results/leaderboard-smollm2 …
     python runs/leaderboard.py --tasks docs/src/results/leaderboard-tasks out/leaderboard-tasks/results.jsonl
 
 A score is the mean of the tasks, which have equally many prompts. Brackets are 95 % intervals of that mean, from the Wilson interval of each
@@ -26,50 +27,64 @@ def wilson(scores, z=1.959964):
 
 
 def cells(paths):
-    """Scores and kept shares by model, policy, budget, time of the question and task."""
-    found = {}
+    """Prompts, score with its interval, and kept share by model, policy, budget, time of the question and task."""
+    prompts = {}
     for path in paths:
         for line in Path(path).read_text().splitlines()[1:]:
             line = json.loads(line)
             if line["kind"] == "answers":
                 scores = [answer["score"] for answer in line["answers"]]
                 cache = line["cache"]
-                cell = found.setdefault((line["model"], line["policy"], line["budget"], line["ask"]), {}).setdefault(line["task"], [])
-                cell.append((sum(scores) / len(scores), cache["bytes"] - cache["spare"], cache["full"]))
+                cell = (line["model"], line["policy"], line["budget"], line["ask"])
+                prompt = (sum(scores) / len(scores), cache["bytes"] - cache["spare"], cache["full"])
+                prompts.setdefault(cell, {}).setdefault(line["task"], []).append(prompt)
+    found = {}
+    for cell, tasks in prompts.items():
+        for task, each in tasks.items():
+            kept = sum(bytes for _, bytes, _ in each) / sum(full for *_, full in each)
+            found.setdefault(cell, {})[task] = (len(each), *wilson([score for score, *_ in each]), kept)
     return found
 
 
+COLUMNS = ["model", "policy", "budget", "ask", "task", "prompts", "score", "low", "high", "kept"]
+
+
+def read_csv(path):
+    found = {}
+    for row in csv.DictReader(path.with_suffix(".csv").open()):
+        cell = found.setdefault(tuple(row[name] for name in COLUMNS[:4]), {})
+        cell[row["task"]] = (int(row["prompts"]), *(float(row[name]) for name in COLUMNS[6:]))
+    return found
+
+
+def write_csv(path, found):
+    with path.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for cell, tasks in sorted(found.items()):
+            for task, (prompts, *numbers) in sorted(tasks.items()):
+                writer.writerow([*cell, task, prompts, *(f"{number:.4f}" for number in numbers)])
+
+
 def mean(tasks):
-    """Score with its interval, kept share and prompts of all tasks together."""
-    each = [wilson([score for score, *_ in prompts]) for prompts in tasks.values()]
-    score = sum(share for share, *_ in each) / len(each)
-    below = math.sqrt(sum((share - low) ** 2 for share, low, _ in each)) / len(each)
-    above = math.sqrt(sum((high - share) ** 2 for share, _, high in each)) / len(each)
-    prompts = [prompt for found in tasks.values() for prompt in found]
-    kept = sum(bytes for _, bytes, _ in prompts) / sum(full for _, _, full in prompts)
-    return score, max(0, score - below), min(1, score + above), kept, len(prompts)
+    """Score with its interval, and kept share, of all tasks together."""
+    each = list(tasks.values())
+    score = sum(score for _, score, *_ in each) / len(each)
+    below = math.sqrt(sum((score - low) ** 2 for _, score, low, *_ in each)) / len(each)
+    above = math.sqrt(sum((high - score) ** 2 for _, score, _, high, _ in each)) / len(each)
+    kept = sum(kept for *_, kept in each) / len(each)
+    return score, max(0, score - below), min(1, score + above), kept
 
 
 def share(budget):
     return 1.0 if budget == "-" else float(budget.rstrip("%")) / 100
 
 
-def write_csv(path, found):
-    with path.with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["model", "policy", "budget", "ask", "task", "prompts", "score", "low", "high", "kept"])
-        for (model, policy, budget, ask), tasks in sorted(found.items()):
-            for task, prompts in sorted(tasks.items()):
-                score, low, high = wilson([one for one, *_ in prompts])
-                kept = sum(bytes for _, bytes, _ in prompts) / sum(full for _, _, full in prompts)
-                writer.writerow([model, policy, budget, ask, task, len(prompts), *(f"{x:.4f}" for x in (score, low, high, kept))])
-
-
 def table(found):
     """Policies down, budgets across, best first by the mean over the budgets; what is asked before stands beside by name."""
-    whole = max(len(prompts) for tasks in found.values() for prompts in tasks.values())
+    whole = max(prompts for tasks in found.values() for prompts, *_ in tasks.values())
     tasks = {task for cell in found.values() for task in cell}
-    complete = {cell: all(len(of.get(task, [])) == whole for task in tasks) for cell, of in found.items()}
+    complete = {cell: all(of.get(task, [0])[0] == whole for task in tasks) for cell, of in found.items()}
     budgets = sorted({budget for _, _, budget, _ in found if budget != "-"}, key=share, reverse=True)
     rows = {}
     for cell in found:
@@ -83,7 +98,7 @@ def table(found):
         shown = []
         for budget in ["-", *budgets]:
             if budget in rows[name]:
-                score, low, high, _, _ = rows[name][budget]
+                score, low, high, _ = rows[name][budget]
                 shown.append(f"{score:.2f} [{low:.2f}, {high:.2f}]")
             else:
                 shown.append("")
@@ -100,8 +115,8 @@ def tasks_table(found):
     for task in tasks:
         shown = []
         for model in models:
-            prompts = found.get((model, "full", "-", "after"), {}).get(task)
-            shown.append("{:.2f} [{:.2f}, {:.2f}]".format(*wilson([one for one, *_ in prompts])) if prompts else "")
+            cell = found.get((model, "full", "-", "after"), {}).get(task)
+            shown.append("{:.2f} [{:.2f}, {:.2f}]".format(*cell[1:4]) if cell else "")
         lines.append(f"| {task} | " + " | ".join(shown) + " |")
     return "\n".join(lines) + "\n"
 
@@ -121,14 +136,14 @@ def plot(path, found, named):
     lines = {}
     for (_, policy, budget, ask), tasks in found.items():
         if ask == "after":
-            score, _, _, kept, _ = mean(tasks)
+            score, _, _, kept = mean(tasks)
             lines.setdefault(policy, []).append((kept, score))
     for policy, points in lines.items():
         if policy not in named and policy != "full" and len(points) > 1:
             axes.plot(*zip(*sorted(points)), color="#c8c8c8", linewidth=0.9, zorder=1)
     [(_, full)] = lines["full"]
     axes.hlines(full, 0.09, 0.86, color="#666666", linewidth=1.2, linestyle="--", zorder=2)
-    axes.text(0.1, full + 0.012, "full cache", color="#666666", va="bottom")
+    axes.text(0.64, full + 0.012, "full cache", color="#666666", va="bottom", ha="center")
     ends = []
     for policy, color in zip(named, COLORS):
         points = sorted(lines[policy])
@@ -152,12 +167,15 @@ def plot(path, found, named):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="without its ending")
-    parser.add_argument("results", type=Path, nargs="+")
+    parser.add_argument("results", type=Path, nargs="*")
+    parser.add_argument("--add", action="store_true", help="keep the cells of the CSV that none of the results has")
     parser.add_argument("--plot", type=Path)
-    parser.add_argument("--named", nargs="*", default=["kvzip", "compactor", "leverage", "keydiff-adakv", "expected-attention-adakv", "streaming-llm", "snapkv"])
+    parser.add_argument("--named", nargs="*", default=["compresskv-headkv", "kvzip", "compactor", "leverage", "keydiff-adakv", "streaming-llm", "snapkv"])
     parser.add_argument("--tasks", action="store_true", help="the full cache by task and model")
     args = parser.parse_args()
     found = cells(args.results)
+    if args.add:
+        found = {**read_csv(args.out), **found}
     write_csv(args.out, found)
     args.out.with_suffix(".md").write_text(tasks_table(found) if args.tasks else table(found))
     if args.plot:

@@ -62,10 +62,14 @@ fn read_of_a_model(name: &str) -> bool {
         || [".safetensors", ".safetensors.index.json"].iter().any(|end| name.ends_with(end))
 }
 
-/// A file behind its name and length, so that no two run into each other.
+/// A file behind its name and length, so that no two run into each other. A GGUF file is all of a
+/// model, whatever it is called.
 fn add(hasher: &mut Hasher, path: &Path) -> io::Result<()> {
     let found = files::regular(path)?;
-    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let name = match is_gguf(path) {
+        true => b"gguf",
+        false => path.file_name().unwrap_or_default().as_encoded_bytes(),
+    };
     hasher.update(&(name.len() as u64).to_le_bytes()).update(name);
     hasher.update(&found.len().to_le_bytes());
     hasher.update_reader(File::open(path)?)?;
@@ -106,6 +110,17 @@ mod tests {
             assert!(!known.contains(&now), "{name}");
             known.push(now);
         }
+    }
+
+    #[test]
+    fn a_gguf_file_may_be_called_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other] = ["a.gguf", "b.gguf"].map(|name| dir.path().join(name));
+        fs::write(&one, "weights").unwrap();
+        fs::write(&other, "weights").unwrap();
+        assert_eq!(of_model(&one).unwrap(), of_model(&other).unwrap());
+        fs::write(&other, "Weights").unwrap();
+        assert_ne!(of_model(&one).unwrap(), of_model(&other).unwrap());
     }
 
     #[test]
