@@ -159,3 +159,49 @@ fn numbers_are_those_of_the_engine_before() {
         ],
     );
 }
+
+/// Files of a run that somebody else wrote stay as they are.
+#[test]
+fn files_of_others_in_the_folder_are_refused() {
+    for (command, name) in
+        [(NEEDLE, "run.toml"), (PERPLEXITY, "plan.jsonl"), (FIDELITY, "run.toml")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(name);
+        fs::write(&file, "{\"mine\":1}\n").unwrap();
+        let out = ["--out", dir.path().to_str().unwrap()];
+        let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
+            .args(command.split_whitespace().chain(out))
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command}: {error}");
+        assert!(error.contains(name) && error.contains("not written by briquette"), "{error}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "{\"mine\":1}\n");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{command}");
+    }
+}
+
+/// Labels, and what is taken where nothing is named.
+#[test]
+fn several_needles_are_a_task_of_their_own_and_budgets_have_a_default() {
+    let args = "needle --policies h2o --lengths 256 --depths 50 --samples 1 --needles 2 --json -";
+    let report: Value =
+        serde_json::from_str(&stdout(&args.split(' ').collect::<Vec<_>>())).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["task"] == "needle-2keys"), "{rows:?}");
+    let budgets: Vec<&str> = rows.iter().map(|row| row["budget"].as_str().unwrap()).collect();
+    assert_eq!(budgets, ["-", "128", "256", "-", "128", "256"]);
+}
+
+#[test]
+fn a_batch_of_none_is_refused() {
+    for command in ["needle", "perplexity", "fidelity", "compare"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
+            .args([command, "--batch", "0"])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--batch"), "{output:?}");
+    }
+}

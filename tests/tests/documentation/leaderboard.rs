@@ -1,6 +1,6 @@
 //! The book and README recommend what the leaderboard's file measured.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::read;
 
@@ -40,6 +40,32 @@ fn what_is_recommended_is_near_the_full_cache() {
             let at = |budget: &str| scores.get(&(method.clone(), budget.into(), ask.into()));
             let quarter = at("25%").unwrap_or_else(|| panic!("{method} was not measured"));
             assert!(*quarter > full - 0.15, "{method}: {quarter} of {full}");
+        }
+    }
+}
+
+/// A method without a row is one that the page says is missing.
+#[test]
+fn every_method_is_on_the_leaderboard_or_said_to_be_missing() {
+    let page = read("docs/src/leaderboard.md");
+    for (file, budgets) in [("leaderboard-smollm2", 4), ("leaderboard-ember", 4)] {
+        let rows = read(&format!("docs/src/results/{file}.csv"));
+        for method in briquette::methods() {
+            let measured: BTreeSet<&str> = rows
+                .lines()
+                .map(|line| line.split(',').collect::<Vec<&str>>())
+                .filter(|row| row[1] == method.name && row[3] == "after")
+                .map(|row| row[2])
+                .collect();
+            if measured == BTreeSet::from(["-"]) || measured.len() == budgets {
+                continue;
+            }
+            let missing = page.split(['.', ':']).any(|sentence| {
+                let sentence = sentence.to_lowercase();
+                let name = method.name.replace("-plus", "+");
+                sentence.contains("missing") && sentence.contains(&name)
+            });
+            assert!(missing, "{file}: {} has {measured:?}", method.name);
         }
     }
 }

@@ -277,12 +277,35 @@ mod tests {
         }
     }
 
+    /// The page that says which policy to take recommends none that the search would not try.
+    #[test]
+    fn what_the_book_recommends_is_tried() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/which-policy.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let file = |candidate: &Candidate| candidate.policy.as_ref().unwrap().to_toml().unwrap();
+        let tried: Vec<String> = candidates(&[]).unwrap().iter().map(file).collect();
+        let rows = page.lines().skip_while(|line| !line.starts_with("| your case")).skip(2);
+        let rows: Vec<&str> = rows.take_while(|line| line.starts_with('|')).collect();
+        let labels = rows.iter().flat_map(|row| row.split('`').skip(1).step_by(2));
+        let (mut found, names) = (0, methods());
+        for label in labels.filter(|label| *label != "full") {
+            // What a row says of parameters and families beside its methods.
+            if names.iter().all(|method| Some(method.name.as_str()) != label.split(':').next()) {
+                continue;
+            }
+            let policy = policy::read(label, Some(policy::AMPLE), policy::AMPLE).unwrap().policy;
+            assert!(tried.contains(&policy.to_toml().unwrap()), "{label}");
+            found += 1;
+        }
+        assert!(found > 15, "{found} in {rows:?}");
+    }
+
     #[test]
     fn what_is_named_with_parameters_is_taken_as_it_is() {
-        let texts = ["snapkv:kernel=15", "tova", "tova"].map(String::from);
+        let texts = ["snapkv:kernel=15", "random", "random"].map(String::from);
         let labels: Vec<String> =
             super::candidates(&texts).unwrap().into_iter().map(|one| one.label).collect();
-        assert_eq!(labels, ["snapkv:kernel=15", "tova"]);
+        assert_eq!(labels, ["snapkv:kernel=15", "random"]);
         assert!(super::candidates(&["nosuch".into()]).is_err());
     }
 

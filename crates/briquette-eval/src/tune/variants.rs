@@ -1,9 +1,9 @@
 //! The parameters tried of each method.
 
-/// Of each method the changes to its policy file that are tried beside the paper's own parameters,
-/// each a list of `key=value` joined by `:`. Kernels and windows matter where what is kept are
-/// islands of tokens; shares where the last tokens compete with the rest; bits and the residual
-/// where numbers are rounded.
+/// Changes to the policy file of each method that are tried beside the paper's own parameters, each
+/// a list of `key=value` joined by `:`. Kernels and windows matter where what is kept are islands
+/// of tokens; shares where the last tokens compete with the rest; sinks and a window where a score
+/// protects nothing; bits and the residual where numbers are rounded.
 const VARIANTS: &[(&str, &[&str])] = &[
     ("streaming-llm", &["protect.sinks=1", "protect.sinks=16"]),
     ("h2o", &["protect.recent.share=0.25", "protect.recent.share=0.75"]),
@@ -32,8 +32,54 @@ const VARIANTS: &[(&str, &[&str])] = &[
     ("compresskv", &["score.pool.kernel=15", "score.window=32:protect.recent.tokens=32"]),
     ("compresskv-adakv", &["score.pool.kernel=15:allocate.by.pool.kernel=15"]),
     ("compresskv-headkv", &["score.pool.kernel=15"]),
-    ("compresskv-kivi", &["store.bits=4", "store.residual=32", "store.bits=4:store.residual=32"]),
+    (
+        "compresskv-kivi",
+        &[
+            "score.pool.kernel=15",
+            "store.bits=4",
+            "score.pool.kernel=15:store.bits=4",
+            "store.bits=4:store.residual=32",
+        ],
+    ),
     ("kivi", &["store.bits=4", "store.bits=8", "store.residual=32"]),
+    ("tova", &["protect.sinks=4"]),
+    (
+        "knorm",
+        &["protect.sinks=4:protect.recent.tokens=32", "protect.sinks=64:protect.recent.tokens=64"],
+    ),
+    ("keydiff", &["protect.sinks=4:protect.recent.tokens=32"]),
+    ("keydiff-adakv", &["allocate.floor=0.5", "protect.sinks=4:protect.recent.tokens=32"]),
+    ("lagkv", &["score.lag=32"]),
+    ("cur", &["score.window=64"]),
+    ("leverage", &["protect.sinks=4:protect.recent.tokens=32"]),
+    ("chunk-attention", &["score.pool.kernel=15"]),
+    ("compactor", &["score.attention.pool.kernel=15"]),
+    ("expected-attention", &["score.epsilon=0.01"]),
+    ("expected-attention-adakv", &["allocate.floor=0.5"]),
+    ("capkv", &["score.tau=1.0"]),
+    ("chunkkv", &["score.of.pool.kernel=15", "score.length=10"]),
+    ("finch", &["score.window=64:protect.recent.tokens=64"]),
+    ("r-kv", &["score.attention.pool.kernel=15", "score.lambda=0.3"]),
+    ("dropkv", &["score.window=16:protect.recent.tokens=16"]),
+    ("q-filter", &["protect.sinks=4:protect.recent.tokens=32"]),
+    ("triattention", &["protect.recent.share=0.25"]),
+    ("simlayerkv", &["allocate.threshold=0.7"]),
+    ("duoattention", &["allocate.tokens=256"]),
+    ("ems-needle", &["score.pool.kernel=15"]),
+];
+
+/// Methods without a parameter that decides what is kept, or under a second name.
+#[cfg(test)]
+const WITHOUT: [&str; 9] = [
+    "full",
+    "local-window",
+    "random",
+    "fp8",
+    "kvzip",
+    "kvzip-plus",
+    "kvcompose",
+    "kvmerger-50",
+    "kvmerger-35",
 ];
 
 /// The policies tried for a method, as text that names a policy: the method itself with its paper's
@@ -56,7 +102,11 @@ mod tests {
             assert!(methods.iter().any(|method| method.name == *name), "{name}");
             assert!(!changes.is_empty(), "{name}");
         }
-        assert_eq!(variants("tova"), ["tova"]);
+        for method in methods {
+            let varied = VARIANTS.iter().any(|(name, _)| *name == method.name);
+            assert!(varied != WITHOUT.contains(&method.name.as_str()), "{}", method.name);
+        }
+        assert_eq!(variants("local-window"), ["local-window"]);
         assert_eq!(variants("h2o")[0], "h2o");
         assert_eq!(variants("h2o").len(), 3);
     }
