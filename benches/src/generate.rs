@@ -668,6 +668,7 @@ pub fn random_profile(shape: CacheShape) -> Profile {
             lengths: channels(shape.query_heads, shape.head_dim / 2),
             reach: channels(1, shape.kv_heads).into_iter().flatten().collect(),
         }),
+        patterns: None,
     }
 }
 

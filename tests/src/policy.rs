@@ -90,6 +90,7 @@ pub fn profile(profile: &reference::Profile, shape: CacheShape) -> Profile {
             lengths: profile.lengths.clone(),
             reach: profile.reach.clone(),
         }),
+        patterns: None,
     }
 }
 

@@ -20,6 +20,7 @@ pub fn profile(shape: CacheShape) -> Arc<Profile> {
         heads: HeadScores { semantic: scores(3), copy_paste: scores(5), headkv: scores(4) },
         layer_errors: (0..shape.layers).map(|layer| 0.1 + 0.3 * layer as f64).collect(),
         queries: Some(queries(shape)),
+        patterns: None,
     })
 }
 

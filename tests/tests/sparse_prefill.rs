@@ -1,13 +1,16 @@
 //! Sparse attention over prompts against dense attention under the same masks, in f64.
 
+use std::sync::Arc;
+
 use briquette::{
-    Budget, CacheShape, Error, KvCache, Policy, Prompt, SparsePrefill,
+    Budget, CacheShape, Error, KvCache, Policy, Profile, Prompt, SparsePrefill,
     ops::{AttentionInput, HeadPattern, Reference, Visibility, closest_patterns},
     position::NoPositionEncoding,
 };
 use briquette_tests::{
     backends::{backends, host},
-    inputs::Noise,
+    inputs::{Noise, draw_profile},
+    policy::profile as library_profile,
     reference::{
         Head,
         attention::weighted_mean,
@@ -215,6 +218,40 @@ fn the_search_finds_the_pattern_that_loses_least() {
         let found = closest_patterns(&Reference, input.clone(), &[few, many]).unwrap();
         assert_eq!(found, [many; 4]);
         assert!(closest_patterns(&Reference, input, &[]).is_err());
+    }
+}
+
+#[test]
+fn patterns_of_a_profile_are_those_of_its_heads() {
+    let device = host();
+    let [q, k, v] = inputs(9, 300, &device);
+    let all = || [q.clone(), k.clone(), v.clone()];
+    let patterns = vec![PATTERNS[0].to_vec()];
+    let mut told = cache(Some(SparsePrefill::of_heads(patterns.clone())), Policy::full(), &device);
+    let expected = attend(&mut told, all());
+
+    let policy = Policy::full().with_sparse_prefill(SparsePrefill::of_profile());
+    assert!(policy.reads_profile());
+    let missing = KvCache::new(SHAPE, policy.clone(), &device).unwrap_err();
+    assert!(matches!(missing, Error::ProfileMissing { .. }), "{missing}");
+    let drawn = draw_profile(3, SHAPE.layers, SHAPE.query_heads);
+    let mut profile = library_profile(&drawn, SHAPE);
+    let with = |profile: &Profile| policy.clone().with_profile(Arc::new(profile.clone()));
+    let unsearched = KvCache::new(SHAPE, with(&profile), &device).unwrap_err();
+    assert!(unsearched.to_string().contains("calibrate --patterns"), "{unsearched}");
+
+    profile.patterns = Some(patterns);
+    let mut read = KvCache::new(SHAPE, with(&profile), &device).unwrap();
+    assert_eq!(largest_difference(&attend(&mut read, all()), &expected), 0.0);
+    let again = Profile::from_json(&profile.to_json().unwrap()).unwrap();
+    assert_eq!(again, profile);
+
+    for wrong in
+        [vec![], vec![vec![HeadPattern::Dense]], vec![vec![HeadPattern::Blocks { blocks: 0 }; 4]]]
+    {
+        profile.patterns = Some(wrong);
+        let error = KvCache::new(SHAPE, with(&profile), &device).unwrap_err();
+        assert!(matches!(error, Error::InvalidProfile { .. }), "{error}");
     }
 }
 

@@ -79,6 +79,34 @@ fn a_killed_calibration_goes_on_and_ends_with_the_same_bytes() {
     assert!(!partial.exists());
 }
 
+/// MInference's search on a prompt where patterns differ, and a prompt under what it found.
+#[test]
+fn patterns_of_sparse_attention_are_searched_and_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("profile.json");
+    let tiny = ["--samples", "1", "--lengths", "128", "--patterns", "1280", "--out", text(&path)];
+    briquette(&[&["calibrate"][..], &tiny].concat());
+    let profile = Profile::from_file(&path).unwrap();
+    assert!(profile.made.ends_with("on a prompt of 1280 tokens"), "{}", profile.made);
+    let patterns = profile.patterns.unwrap().concat();
+    assert_eq!(patterns.len(), profile.shape.layers * profile.shape.query_heads);
+    assert!(patterns.iter().any(|pattern| *pattern != patterns[0]), "{patterns:?}");
+
+    let sparse = ["needle", "--policies", "full:sparse_prefill=profile", "--lengths", "1280"];
+    let rest = ["--depths", "50", "--samples", "2", "--json", "-"];
+    let files = ["--profile", text(&path)];
+    let found = briquette(&[&sparse[..], &rest, &files].concat());
+    let report: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let sparse = report["rows"].as_array().unwrap().iter();
+    let mut sparse = sparse
+        .filter(|row| row["policy"] == "full:sparse_prefill=profile" && row["ask"] == "before");
+    assert_eq!(sparse.next().unwrap()["mean"]["count"], 2, "{report}");
+
+    let long = ["--samples", "1", "--lengths", "128", "--patterns", "100000", "--out", text(&path)];
+    let refused = command(&[&["calibrate"][..], &long].concat()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+}
+
 #[test]
 fn profiles_are_read_by_the_policies_and_the_masking_test() {
     let dir = tempfile::tempdir().unwrap();

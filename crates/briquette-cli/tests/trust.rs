@@ -247,7 +247,7 @@ fn journals_and_profiles_know_the_weights() {
             tokenizer: &tokenizer,
             haystack: &haystack,
             texts: &[],
-            plan: calibrate::Plan { prompts: 1, lengths: vec![128], seed: 0 },
+            plan: calibrate::Plan { prompts: 1, lengths: vec![128], seed: 0, patterns: None },
             name: name(),
             weights: weights.into(),
             accept,

@@ -250,6 +250,7 @@ mod tests {
             heads: HeadScores { semantic: table.clone(), copy_paste: table.clone(), headkv: table },
             layer_errors: vec![0.5, 0.5],
             queries: None,
+            patterns: None,
         }
     }
 

@@ -9,8 +9,8 @@ use std::sync::{
 use briquette::{
     CacheConfig, InputCheck, KvCache, Policy,
     ops::{
-        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, EntryOps, MergeOps, ModelOps,
-        OpError, Ops, SelectOps, WindowInput,
+        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, EntryOps, HeadPattern, MergeOps,
+        ModelOps, OpError, Ops, SelectOps, WindowInput, closest_patterns,
     },
     position::NoPositionEncoding,
 };
@@ -76,7 +76,7 @@ macro_rules! wraps_attention {
         impl Ops for $wrapper {}
     )*};
 }
-wraps_attention!(Weights, Compared, Masked);
+wraps_attention!(Weights, Compared, Masked, Patterns);
 
 impl AttentionOps for Weights {
     fn attention(&self, input: AttentionInput) -> std::result::Result<AttentionOutput, OpError> {
@@ -180,6 +180,35 @@ fn norms(x: Tensor<4>, projection: Tensor<2>) -> Tensor<1> {
     let [_, heads, tokens, head_dim] = x.dims();
     let projected = x.swap_dims(1, 2).reshape([tokens, heads * head_dim]).matmul(projection);
     projected.square().sum_dim(1).sqrt().reshape([tokens])
+}
+
+/// Searches the pattern of sparse attention of each head that is closest to its dense attention, in
+/// the first pass over the layers: MInference's search.
+#[derive(Debug)]
+pub(crate) struct Patterns {
+    inner: Arc<dyn Ops>,
+    candidates: Vec<HeadPattern>,
+    /// `[layers][query_heads]`, as far as the pass has come.
+    layers: Mutex<Vec<Vec<HeadPattern>>>,
+}
+
+impl Patterns {
+    pub(crate) fn new(candidates: &[HeadPattern]) -> Self {
+        Self { inner: inner(), candidates: candidates.to_vec(), layers: Mutex::default() }
+    }
+
+    /// The patterns found, `[layers][query_heads]`.
+    pub(crate) fn take(&self) -> Vec<Vec<HeadPattern>> {
+        std::mem::take(&mut lock(&self.layers))
+    }
+}
+
+impl AttentionOps for Patterns {
+    fn attention(&self, input: AttentionInput) -> std::result::Result<AttentionOutput, OpError> {
+        let found = closest_patterns(self.inner.as_ref(), input.clone(), &self.candidates)?;
+        lock(&self.layers).push(found);
+        self.inner.attention(input)
+    }
 }
 
 /// Silences heads: their attention returns zeros.

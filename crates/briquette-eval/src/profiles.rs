@@ -136,6 +136,7 @@ mod tests {
             heads: HeadScores { semantic: table(), copy_paste: table(), headkv: table() },
             layer_errors: vec![1.0],
             queries: None,
+            patterns: None,
         }
     }
 

@@ -272,6 +272,7 @@ fn profile(shape: CacheShape) -> Arc<Profile> {
         heads: HeadScores { semantic: scores.clone(), copy_paste: scores.clone(), headkv: scores },
         layer_errors: (0..shape.layers).map(|layer| 0.1 + 0.3 * layer as f64).collect(),
         queries: Some(queries(shape)),
+        patterns: None,
     })
 }
 

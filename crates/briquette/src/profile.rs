@@ -1,14 +1,14 @@
 //! Measurements of a model made ahead of time: which heads retrieve, which layers suffer from a
-//! small cache, and statistics of its queries.
+//! small cache, statistics of its queries, and patterns of its attention.
 //!
-//! `briquette calibrate` makes the file; HeadKV, CompressKV, Q-Filter, TriAttention and
-//! DuoAttention read it.
+//! `briquette calibrate` makes the file; HeadKV, CompressKV, Q-Filter, TriAttention, DuoAttention
+//! and MInference read it.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CacheShape, Error, QueryStatistics, Result, files};
+use crate::{CacheShape, Error, QueryStatistics, Result, files, ops::HeadPattern};
 
 /// Head scores and layer errors of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +32,10 @@ pub struct Profile {
     /// Statistics of its queries; absent from older profiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queries: Option<QueryStatistics>,
+    /// Pattern of sparse attention of each query head, by MInference's search,
+    /// `[layers][query_heads]`; absent where nobody searched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patterns: Option<Vec<Vec<HeadPattern>>>,
 }
 
 /// Retrieval scores of the query heads by three measures; each `[layers][query_heads]`, not
@@ -157,7 +161,17 @@ impl Profile {
         if let Some(reason) = self.queries.as_ref().and_then(|it| it.mistake(self.shape)) {
             return fail(reason);
         }
-        Ok(())
+        let Some(patterns) = &self.patterns else { return Ok(()) };
+        let heads: Vec<usize> = patterns.iter().map(Vec::len).collect();
+        if heads != vec![query_heads; layers] {
+            return fail(format!(
+                "its patterns are of {heads:?} heads, its shape says {layers} layers of {query_heads}"
+            ));
+        }
+        match patterns.iter().flatten().find_map(|pattern| Some((pattern, pattern.breaks()?))) {
+            Some((pattern, must_be)) => fail(format!("{pattern:?} is not {must_be}")),
+            None => Ok(()),
+        }
     }
 
     /// Checks that it was made for caches of this shape.

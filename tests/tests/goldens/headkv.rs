@@ -137,6 +137,7 @@ fn profile(shape: CacheShape, table: &[Vec<f64>]) -> Arc<Profile> {
         },
         layer_errors: vec![0.0; shape.layers],
         queries: None,
+        patterns: None,
     })
 }
 

@@ -45,6 +45,10 @@ pub(crate) struct Args {
     /// Further texts to measure the layers on, beside the retrieval prompts
     #[arg(long, value_name = "FILE", num_args = 1..)]
     text: Vec<PathBuf>,
+    /// Search each head's pattern of sparse attention, for `sparse_prefill=profile`, on a prompt of
+    /// so many tokens: MInference's search. Take the length of the prompts it is for
+    #[arg(long, value_name = "LENGTH")]
+    patterns: Option<usize>,
     /// The share of the retrieval prompts that the model must answer right: the heads of one that
     /// finds nothing say nothing of retrieval
     #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
@@ -77,7 +81,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
         tokenizer: &tokenizer,
         haystack: &haystack,
         texts: &texts,
-        plan: Plan { prompts: args.samples, lengths: args.lengths, seed: args.seed },
+        plan: Plan {
+            prompts: args.samples,
+            lengths: args.lengths,
+            seed: args.seed,
+            patterns: args.patterns,
+        },
         name,
         weights: fingerprint::of_model(&dir)?,
         accept: args.resume.accept(other_weights),

@@ -1,6 +1,10 @@
 use std::{path::Path, sync::Arc};
 
-use briquette::{Budget, HeadScores, Policy, Profile, QueryStatistics, allocate::Uniform};
+use briquette::{
+    Budget, HeadScores, Policy, Profile, QueryStatistics,
+    allocate::Uniform,
+    ops::{HeadPattern, minference_candidates},
+};
 use briquette_models::{Model, Tokenizer, prefill};
 use burn::tensor::{Int, Tensor, TensorData};
 use rand::{Rng, RngExt};
@@ -39,6 +43,10 @@ pub struct Plan {
     pub lengths: Vec<usize>,
     /// Seed of the prompts.
     pub seed: u64,
+    /// Tokens of the prompt on which each head's pattern of sparse attention is searched; `None`
+    /// searches none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patterns: Option<usize>,
 }
 
 /// A profile to be made.
@@ -186,6 +194,7 @@ impl Calibration<'_> {
             heads: scores,
             layer_errors: errors::combine(&errors, shape.layers),
             queries: Some(self.queries(&sets)?),
+            patterns: self.patterns()?,
         };
         profile.check()?;
         Ok(Calibrated { profile, right, prompts: prompts.len(), journal })
@@ -209,11 +218,15 @@ impl Calibration<'_> {
         if (1..lengths.len()).any(|i| lengths[..i].contains(&lengths[i])) {
             return fail("tokens", "a value is given twice");
         }
+        if self.plan.patterns == Some(0) {
+            return fail("patterns", "at least 1 token is needed");
+        }
         let context = self.model.config().max_position_embeddings;
         let following = if self.texts.is_empty() { 0 } else { FOLLOWING };
         match lengths
             .iter()
             .map(|length| length.saturating_add(following))
+            .chain(self.plan.patterns)
             .find(|length| *length > context)
         {
             Some(length) => Err(Error::ContextTooShort { length, context }),
@@ -232,19 +245,22 @@ impl Calibration<'_> {
     }
 
     fn made(&self, right: usize, prompts: usize) -> String {
-        let Plan { prompts: each, lengths, seed } = &self.plan;
+        let Plan { prompts: each, lengths, seed, patterns } = &self.plan;
         let names = self.texts.iter().map(Text::name).collect::<Vec<_>>().join(", ");
         let texts = if names.is_empty() { String::new() } else { format!(" and on {names}") };
+        let patterns = patterns.map_or_else(String::new, |length| {
+            format!("; patterns of sparse attention on a prompt of {length} tokens")
+        });
         format!(
             "briquette {} calibrate: {each} retrieval prompts each of {} tokens, seed {seed}, of which the model \
-             answers {right} of {prompts} right; layer errors on these{texts}",
+             answers {right} of {prompts} right; layer errors on these{texts}{patterns}",
             env!("CARGO_PKG_VERSION"),
             lengths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         )
     }
 
     fn prompts(&self) -> Result<Vec<NeedlePrompt>> {
-        let Plan { prompts, lengths, seed } = &self.plan;
+        let Plan { prompts, lengths, seed, .. } = &self.plan;
         let task_seed = seed::rng(&[*seed, SEED]).next_u64();
         let task = NeedleTask::new(self.tokenizer, self.haystack, task_seed)?;
         let mut all = Vec::new();
@@ -304,6 +320,19 @@ impl Calibration<'_> {
         queries::statistics(self.model, &texts)
     }
 
+    /// The pattern of sparse attention of each query head that is closest to dense attention on one
+    /// prompt (MInference, Algorithm 1).
+    fn patterns(&self) -> Result<Option<Vec<Vec<HeadPattern>>>> {
+        let Some(length) = self.plan.patterns else { return Ok(None) };
+        let task_seed = seed::rng(&[self.plan.seed, SEED]).next_u64();
+        let task = NeedleTask::new(self.tokenizer, self.haystack, task_seed)?;
+        let prompt = task.prompt(Place { length, depth: 50, needles: 1, sample: 0 })?;
+        let search = Arc::new(observe::Patterns::new(&minference_candidates(length)));
+        let mut cache = observe::cache(self.model, Policy::full(), search.clone())?;
+        prefill(self.model, &[&whole(&prompt).prompt], &mut cache, None)?;
+        Ok(Some(search.take()))
+    }
+
     /// CompressKV's selection by these scores, with one budget for every layer.
     fn small_cache(&self, scores: &HeadScores) -> Policy {
         let shape = self.model.cache_shape();
@@ -315,6 +344,7 @@ impl Calibration<'_> {
             heads: scores.clone(),
             layer_errors: vec![1.0; shape.layers],
             queries: None,
+            patterns: None,
         };
         Policy::compresskv(Budget::Tokens(errors::CACHE))
             .with_allocate(Uniform {})

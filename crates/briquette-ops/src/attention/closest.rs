@@ -1,9 +1,33 @@
 use burn::tensor::DType;
 
 use super::{
-    ops::AttentionOps, pattern::HeadPattern, prefill::AttentionInput, sparse::SparseAttentionInput,
+    ops::AttentionOps,
+    pattern::{HeadPattern, POOLED_BLOCK},
+    prefill::AttentionInput,
+    sparse::SparseAttentionInput,
 };
 use crate::error::{OpError, Result};
+
+/// Prompts for which the numbers of MInference's candidates are meant, in tokens.
+const FULL_LENGTH: usize = 32_768;
+
+/// Returns the candidates of [MInference's code](https://github.com/microsoft/MInference) for a
+/// prompt of so many tokens: an A-shape, four kinds of lines, and an eighth of the blocks. Their
+/// numbers are for 32 768 tokens and more; for fewer they are in proportion, so that all cost
+/// alike.
+pub fn minference_candidates(tokens: usize) -> [HeadPattern; 6] {
+    let of = |number: usize| (number * tokens.min(FULL_LENGTH) / FULL_LENGTH).max(1);
+    let lines =
+        |vertical, slash| HeadPattern::VerticalSlash { vertical: of(vertical), slash: of(slash) };
+    [
+        HeadPattern::AShape { first: of(100), recent: of(800) },
+        lines(30, 800),
+        lines(100, 750),
+        lines(500, 700),
+        lines(3500, 100),
+        HeadPattern::Blocks { blocks: (tokens / (8 * POOLED_BLOCK)).max(1) },
+    ]
+}
 
 /// Returns the pattern of each query head whose output is closest to that of dense attention, among
 /// candidates of equal cost: MInference's search (Algorithm 1), which is made once, on one sample.

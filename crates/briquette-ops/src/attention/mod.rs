@@ -16,7 +16,7 @@ mod visibility;
 mod weights;
 mod window;
 
-pub use closest::closest_patterns;
+pub use closest::{closest_patterns, minference_candidates};
 pub use decode::{
     ClusteredKv, DecodeInput, DecodeOutput, DenseKv, KvLayout, PackedGroups, PackedNumbers,
     PackedVectors, QuantizedKv, RaggedKv, Tail,

@@ -114,6 +114,7 @@ impl Policy {
         self.sparse_prefill().map_or(Ok(()), |prefill| prefill.check_shape(shape))?;
         if let Some(profile) = self.profile() {
             profile.check()?;
+            self.sparse_prefill().map_or(Ok(()), |prefill| prefill.check_profile(profile))?;
             return profile.check_shape(shape);
         }
         let missing = |stage, name: &str| {
@@ -125,6 +126,9 @@ impl Policy {
         }
         if self.allocator().reads_profile() {
             return missing("allocator", self.allocator().name());
+        }
+        if self.reads_profile() {
+            return missing("sparse prefill", "profile");
         }
         Ok(())
     }

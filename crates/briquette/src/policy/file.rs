@@ -337,6 +337,7 @@ mod tests {
         for (short, long) in [
             ("\"xattention\"", SparsePrefill::xattention()),
             ("\"minference\"", SparsePrefill::minference()),
+            ("\"profile\"", SparsePrefill::of_profile()),
             ("{ antidiagonal = { stride = 8, threshold = 0.9 } }", SparsePrefill::xattention()),
             (
                 "[[{ antidiagonal = { stride = 8, threshold = 0.9 } }, \"dense\"], \

@@ -107,7 +107,8 @@ impl Policy {
 
     /// Whether a stage reads a profile of the model.
     pub fn reads_profile(&self) -> bool {
-        self.scorer().reads_profile() || self.allocator().reads_profile()
+        let sparse = self.sparse_prefill().is_some_and(SparsePrefill::reads_profile);
+        sparse || self.scorer().reads_profile() || self.allocator().reads_profile()
     }
 
     /// Whether its scorer reads the model's [output

@@ -2,13 +2,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CacheShape, Result, check, ops::HeadPattern};
+use crate::{CacheShape, Error, Profile, Result, check, ops::HeadPattern};
 
 /// Sparse attention over prompts: each query head computes a part of the weights. Stages observe
 /// only that part; decoded tokens attend to all entries.
 ///
 /// MInference ([Jiang et al., 2024](https://arxiv.org/abs/2407.02490)) has a pattern for each head,
-/// found by a search on one sample ([`closest_patterns`](crate::ops::closest_patterns)); XAttention
+/// found by a search on one sample ([`closest_patterns`](crate::ops::closest_patterns)), which
+/// `briquette calibrate --patterns` writes into the [profile](Profile); XAttention
 /// ([Xu et al., 2025](https://arxiv.org/abs/2503.16428)) has the same pattern for all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Form", into = "Form")]
@@ -22,6 +23,8 @@ enum Patterns {
     One(HeadPattern),
     /// A pattern per head, `[layers][query_heads]`.
     Each(Arc<[Vec<HeadPattern>]>),
+    /// Those of the profile.
+    Profile,
 }
 
 /// Form in a policy file.
@@ -38,6 +41,7 @@ enum Form {
 enum Name {
     MInference,
     XAttention,
+    Profile,
 }
 
 impl From<Form> for SparsePrefill {
@@ -45,6 +49,7 @@ impl From<Form> for SparsePrefill {
         match form {
             Form::Named(Name::MInference) => Self::minference(),
             Form::Named(Name::XAttention) => Self::xattention(),
+            Form::Named(Name::Profile) => Self::of_profile(),
             Form::One(pattern) => Self::of_all(pattern),
             Form::Each(patterns) => Self::of_heads(patterns),
         }
@@ -56,6 +61,7 @@ impl From<SparsePrefill> for Form {
         match prefill.patterns {
             Patterns::One(pattern) => Self::One(pattern),
             Patterns::Each(patterns) => Self::Each(patterns.to_vec()),
+            Patterns::Profile => Self::Named(Name::Profile),
         }
     }
 }
@@ -72,6 +78,11 @@ impl SparsePrefill {
         Self { patterns: Patterns::Each(patterns.into()) }
     }
 
+    /// Creates MInference after its search: the patterns of the model's profile.
+    pub fn of_profile() -> Self {
+        Self { patterns: Patterns::Profile }
+    }
+
     /// Creates MInference before a search: 1 000 columns and 6 096 distances in every head, the
     /// pattern that its code gives heads for which the search finds nothing better.
     pub fn minference() -> Self {
@@ -85,8 +96,20 @@ impl SparsePrefill {
     }
 
     /// Returns the patterns of a layer, `[query_heads]`.
-    pub(crate) fn patterns(&self, layer: usize, shape: CacheShape) -> Vec<HeadPattern> {
+    pub(crate) fn patterns(
+        &self,
+        layer: usize,
+        shape: CacheShape,
+        profile: Option<&Profile>,
+    ) -> Vec<HeadPattern> {
         match &self.patterns {
+            Patterns::Profile => {
+                let searched = profile.and_then(|profile| profile.patterns.as_ref());
+                searched.map_or_else(
+                    || vec![HeadPattern::Dense; shape.query_heads],
+                    |each| each[layer].clone(),
+                )
+            }
             Patterns::One(pattern) => vec![*pattern; shape.query_heads],
             Patterns::Each(layers) => layers[layer].clone(),
         }
@@ -97,11 +120,26 @@ impl SparsePrefill {
         let all = match &self.patterns {
             Patterns::One(pattern) => std::slice::from_ref(pattern).to_vec(),
             Patterns::Each(layers) => layers.concat(),
+            Patterns::Profile => Vec::new(),
         };
         match all.iter().find_map(|pattern| Some((pattern, pattern.breaks()?))) {
             Some((pattern, must_be)) => check::refuse(PARAMETER, format!("{pattern:?}"), must_be),
             None => Ok(()),
         }
+    }
+
+    /// Whether it reads a profile of the model.
+    pub(super) fn reads_profile(&self) -> bool {
+        matches!(self.patterns, Patterns::Profile)
+    }
+
+    /// Refuses a profile for which nobody searched.
+    pub(super) fn check_profile(&self, profile: &Profile) -> Result<()> {
+        if !self.reads_profile() || profile.patterns.is_some() {
+            return Ok(());
+        }
+        let reason = "it has no patterns of sparse attention: `briquette calibrate --patterns LENGTH` searches them";
+        Err(Error::InvalidProfile { model: profile.model.clone(), reason: reason.into() })
     }
 
     /// Refuses patterns of a model of another shape.

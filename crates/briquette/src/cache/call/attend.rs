@@ -71,7 +71,9 @@ pub(in crate::cache) fn attend(
         },
         encode,
         patterns: match (policy.sparse_prefill(), span.phase.is_prompt()) {
-            (Some(prefill), true) => Some(prefill.patterns(context.layer, context.shape)),
+            (Some(prefill), true) => {
+                Some(prefill.patterns(context.layer, context.shape, policy.profile()))
+            }
             _ => None,
         },
         scale: context.scale(),
