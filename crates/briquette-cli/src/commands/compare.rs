@@ -6,7 +6,7 @@ use briquette_eval::tasks::synthetic::Needle;
 use serde_json::json;
 
 use crate::{
-    args::{depths::DepthArgs, haystack::HaystackArgs, text::TextArgs},
+    args::{depths::DepthArgs, haystack::HaystackArgs, text::TextArgs, windows::WindowArgs},
     measure::one_task::{CommonArgs, OneTask, text_task},
 };
 
@@ -65,7 +65,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         samples: args.samples,
         ..Needle::default()
     })?;
-    let text = text_task(&args.text, args.length, args.tokens, args.text_samples, None)?;
+    let windows = WindowArgs { length: args.length, samples: args.text_samples, stride: None };
+    let text = text_task(&args.text, &windows, args.tokens)?;
     let one = OneTask {
         command: "compare",
         common: &args.common,

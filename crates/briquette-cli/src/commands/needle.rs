@@ -1,12 +1,11 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use briquette::Budget;
 use briquette_eval::tasks::synthetic::Needle;
 use serde_json::json;
 
 use crate::{
-    args::{defaults, depths::DepthArgs, haystack::HaystackArgs},
+    args::{depths::DepthArgs, haystack::HaystackArgs, policies::PolicyArgs},
     measure::one_task::{CommonArgs, OneTask},
 };
 
@@ -19,20 +18,8 @@ pub(crate) struct Args {
     lengths: Vec<usize>,
     #[command(flatten)]
     depths: DepthArgs,
-    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml,
-    /// .json). The full cache is always measured beside them
-    #[arg(
-        long,
-        visible_alias = "policy",
-        value_name = "NAME|FILE,…",
-        value_delimiter = ',',
-        default_value = defaults::POLICIES
-    )]
-    policies: Vec<String>,
-    /// Budgets of every policy: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
-    /// [default: 128,256, and for a policy file its own]
-    #[arg(long, visible_alias = "budget", value_name = "B,…", value_delimiter = ',')]
-    budgets: Vec<Budget>,
+    #[command(flatten)]
+    policies: PolicyArgs,
     /// Numbers of needles in a prompt, of which one is asked for
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1")]
     needles: Vec<usize>,
@@ -66,8 +53,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         command: "needle",
         common: &args.common,
         chat: args.haystack.chat(),
-        policies: &args.policies,
-        budgets: &args.budgets,
+        policies: &args.policies.policies,
+        budgets: &args.policies.budgets,
         change: &[],
         full: true,
         seed: args.seed,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     args::{
         batch::BatchArgs, defaults, jobs::JobsArgs, model::ModelArgs, profile::ProfileArgs,
-        resume::ResumeArgs, text::TextArgs,
+        resume::ResumeArgs, text::TextArgs, windows::WindowArgs,
     },
     error::Error,
     measure::measurement::Measurement,
@@ -142,14 +142,9 @@ impl OneTask<'_> {
 }
 
 /// A task on windows of a text, as a run file has it.
-pub(crate) fn text_task(
-    text: &TextArgs,
-    prompt: usize,
-    tokens: usize,
-    windows: usize,
-    stride: Option<usize>,
-) -> Result<Value> {
-    let mut task = json!({ "prompt": prompt, "tokens": tokens, "windows": windows });
+pub(crate) fn text_task(text: &TextArgs, windows: &WindowArgs, tokens: usize) -> Result<Value> {
+    let WindowArgs { length, samples, stride } = windows;
+    let mut task = json!({ "prompt": length, "tokens": tokens, "windows": samples });
     if let Some(file) = text.absolute()? {
         task["text"] = json!(file);
     }
