@@ -57,20 +57,16 @@ def table(run, found):
     return markdown(head, lines)
 
 
-def protection(files, found_by_file, published):
-    heads = {"protection-window": "first 4, last 32", "protection-ends": "a tenth of the budget at each end"}
-    model = next(iter(found_by_file[0]))[0]
-    scores = {}
-    for found in found_by_file:
-        for (_, policy, budget, ask), tasks in found.items():
-            if policy != "full":
-                scores.setdefault(policy, {"as published": published.get((model, policy, budget, ask))})[id(found)] = tasks
-    order = sorted(scores, key=lambda policy: (-sum(mean(scores[policy][id(found)])[0] for found in found_by_file if id(found) in scores[policy]), policy))
-    rows = []
-    for policy in order:
-        cells = [scores[policy].get(key) for key in ["as published", *map(id, found_by_file)]]
-        rows.append([f"`{policy}`"] + [scored(tasks) if tasks else "" for tasks in cells])
-    return markdown(["score of", "as published", *(heads[name] for name in files)], rows)
+PROTECTIONS = {"protection-window": "first 4, last 32", "protection-ends": "a tenth of the budget at each end"}
+
+
+def protection(runs, published):
+    """Methods down, as published and under the protection of each run across; `runs` has the cells of each by its name."""
+    columns = [published, *runs.values()]
+    measured = {cell for found in runs.values() for cell in found if cell[1] != "full"}
+    order = sorted(measured, key=lambda cell: (-sum(mean(found[cell])[0] for found in runs.values() if cell in found), cell))
+    rows = [[f"`{cell[1]}`"] + [scored(found[cell]) if cell in found else "" for found in columns] for cell in order]
+    return markdown(["score of", "as published", *(PROTECTIONS[name] for name in runs)], rows)
 
 
 def main():
@@ -80,12 +76,10 @@ def main():
     parser.add_argument("--protection", action="store_true")
     args = parser.parse_args()
     if args.protection:
-        each = [cells([path]) for path in args.results]
-        files = [path.parent.name for path in args.results]
-        for name, found in zip(files, each):
+        runs = {path.parent.name: cells([path]) for path in args.results}
+        for name, found in runs.items():
             write_csv(args.out.with_name(name), found)
-        published = read_csv(args.out.with_name("leaderboard-smollm2"))
-        text = protection(files, each, published)
+        text = protection(runs, read_csv(args.out.with_name("leaderboard-smollm2")))
     else:
         found = cells(args.results)
         write_csv(args.out, found)

@@ -27,17 +27,18 @@ def main():
     for line in Path(sys.argv[2]).read_text().splitlines()[1:]:
         line = json.loads(line)
         if line["kind"] == "text":
-            found[line["policy"], line["budget"], line["task"]] = (line["nats"], line["cache"])
+            cache = line["cache"]
+            kept = (cache["bytes"] - cache["spare"]) / cache["full"]
+            found[line["policy"], line["budget"], line["task"]] = (line["nats"], kept)
     rows = []
     for policy, budget in dict.fromkeys((policy, budget) for policy, budget, _ in found):
         cells = []
         for task in ["prose", "read twice"]:
-            nats, cache = found[policy, budget, task]
+            nats, kept = found[policy, budget, task]
             full, _ = found["full", "-", task]
             half = len(nats) // 2 if task == "read twice" else 0
             mean, spread = over(nats[half:], full[half:])
             cells.append((sum(nats[half:]) / len(nats[half:]), mean, spread))
-        kept = (cache["bytes"] - cache["spare"]) / cache["full"]
         rows.append((policy, budget, cells, kept))
     rows.sort(key=lambda row: (row[0] != "full", row[2][0][1]))
     lines = ["| method | budget | prose, nats a token | above full | second reading, nats a token | above full | kept |", "|---|---:|---:|---:|---:|---:|---:|"]

@@ -1,34 +1,22 @@
 //! `briquette calibrate` and what reads its profile, as their users run them.
 
+mod common;
+
 use std::{
     fs,
-    path::Path,
-    process::{Command, Output, Stdio},
+    process::{Output, Stdio},
     thread,
     time::Duration,
 };
 
 use briquette::{HeadScoreKind, Profile};
+use common::{command, read, text};
 use serde_json::Value;
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
-    command.args(args);
-    command
-}
 
 fn briquette(args: &[&str]) -> Output {
     let output = command(args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     output
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap()
 }
 
 #[test]

@@ -1,27 +1,18 @@
 //! The command as its users run it: arguments in, streams, files and exit codes out.
 
+mod common;
+
 use std::{
     fs,
-    path::Path,
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
+use common::{briquette, read_json, stdout, text};
 use serde_json::Value;
 
 /// Longest time to refuse a number.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn briquette(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).output().unwrap()
-}
-
-/// Stdout of a run that must succeed.
-fn stdout(args: &[&str]) -> String {
-    let output = briquette(args);
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// Stderr of a run that must fail with `code`, and print nothing on stdout.
 fn refused(args: &[&str], code: i32) -> String {
@@ -29,14 +20,6 @@ fn refused(args: &[&str], code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
     assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
     String::from_utf8(output.stderr).unwrap()
-}
-
-fn read_json(path: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 #[test]

@@ -1,27 +1,11 @@
 //! `needle`, `perplexity`, `fidelity` and `compare` are run files with one or two tasks.
 
-use std::{fs, path::Path, process::Command};
+mod common;
 
+use std::{fs, process::Command};
+
+use common::{briquette, records, stdout};
 use serde_json::Value;
-
-fn stdout(args: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Lines of results without seconds, in one order.
-fn records(path: &Path) -> Vec<String> {
-    let line = |line: &str| {
-        let mut value: Value = serde_json::from_str(line).unwrap();
-        value.as_object_mut().unwrap().retain(|key, _| !key.ends_with("seconds"));
-        value.to_string()
-    };
-    let text = fs::read_to_string(path).unwrap();
-    let mut lines: Vec<String> = text.lines().skip(1).map(line).collect();
-    lines.sort();
-    lines
-}
 
 const NEEDLE: &str = "needle --lengths 256 --depths 0,50,100 --samples 2 --policies tova,snapkv:kernel=15,h2o --budgets 64";
 const PERPLEXITY: &str =
@@ -170,10 +154,7 @@ fn files_of_others_in_the_folder_are_refused() {
         let file = dir.path().join(name);
         fs::write(&file, "{\"mine\":1}\n").unwrap();
         let out = ["--out", dir.path().to_str().unwrap()];
-        let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
-            .args(command.split_whitespace().chain(out))
-            .output()
-            .unwrap();
+        let output = briquette(&command.split_whitespace().chain(out).collect::<Vec<_>>());
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{command}: {error}");
         assert!(error.contains(name) && error.contains("not written by briquette"), "{error}");
@@ -197,10 +178,7 @@ fn several_needles_are_a_task_of_their_own_and_budgets_have_a_default() {
 #[test]
 fn a_batch_of_none_is_refused() {
     for command in ["needle", "perplexity", "fidelity", "compare"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
-            .args([command, "--batch", "0"])
-            .output()
-            .unwrap();
+        let output = briquette(&[command, "--batch", "0"]);
         assert_eq!(output.status.code(), Some(2), "{command}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("--batch"), "{output:?}");
     }

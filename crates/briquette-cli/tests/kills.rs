@@ -1,6 +1,8 @@
 //! Commands that are killed at any moment, again and again: what they end with is what nobody
 //! disturbed.
 
+mod common;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -9,11 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::MODEL;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
 /// Kills of each command: a number in this variable, or these.
 const KILLS: &str = "BRIQUETTE_KILLS";
 const FEW: usize = 3;

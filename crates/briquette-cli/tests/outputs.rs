@@ -1,6 +1,8 @@
 //! No command writes over a file that it reads, over one of somebody else, or over another of its
 //! own.
 
+mod common;
+
 use std::{
     fs,
     path::Path,
@@ -8,8 +10,7 @@ use std::{
 };
 
 use briquette::{Budget, Policy};
-
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
+use common::MODEL;
 
 /// Runs a command in the folder `dir`.
 fn briquette(dir: &Path, line: &str) -> Output {

@@ -1,36 +1,15 @@
 //! A model and questions that are not ours: forms of prompts, tasks from any file, predictions made
 //! elsewhere.
 
+mod common;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
 };
 
+use common::{MODEL, briquette, refused, stdout, text};
 use serde_json::{Value, json};
-
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
-
-fn briquette(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).stdin(Stdio::null()).output().unwrap()
-}
-
-fn stdout(args: &[&str]) -> String {
-    let output = briquette(args);
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Stderr of a run that must fail.
-fn refused(args: &[&str]) -> String {
-    let output = briquette(args);
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 /// Writes a file, and returns where it is.
 fn file(dir: &Path, name: &str, content: &str) -> PathBuf {

@@ -1,11 +1,10 @@
 //! A text compressed once by one run of the command, and asked by others.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+mod common;
 
+use std::{fs, path::Path};
+
+use common::{briquette, text};
 use serde_json::Value;
 
 const DOCUMENT: &str = "\nSome special magic numbers are hidden within the following text. Make sure to memorize them. \
@@ -22,10 +21,6 @@ const TEMPLATE: &str = "<|begin_of_text|>{% for message in messages %}{{ message
 const ASKED: &str =
     "\nWhat is the special magic number for countess mentioned in the provided text?";
 
-fn briquette(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).output().unwrap()
-}
-
 fn json(args: &[&str]) -> Value {
     let output = briquette(&[args, &["--json", "-"]].concat());
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -36,10 +31,6 @@ fn refused(args: &[&str], code: i32) -> String {
     let output = briquette(args);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
     String::from_utf8(output.stderr).unwrap()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 #[test]

@@ -1,18 +1,18 @@
 //! `briquette report` on results that lack things.
 
+mod common;
+
 #[path = "../../briquette-report/tests/made_up/mod.rs"]
 #[allow(dead_code)]
 mod made_up;
 
-use std::{
-    fs,
-    process::{Command, Output},
-};
+use std::fs;
 
 use briquette_eval::{
     record::{CacheBytes, Record},
     tasks::Question,
 };
+use common::briquette;
 use made_up::{HOSTILE, answers, record};
 
 /// Results of one policy on `samples` questions.
@@ -23,10 +23,6 @@ fn results(samples: usize) -> Vec<Record> {
         record("snapkv", "64", "tiny", sample, Some(Question::Before), outcome)
     };
     (0..samples).map(one).collect()
-}
-
-fn briquette(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).output().unwrap()
 }
 
 #[test]

@@ -1,41 +1,20 @@
 //! Runs from a file as their users start them: kept as they come, continued, cut into shards,
 //! joined.
 
+mod common;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::Stdio,
     thread,
     time::{Duration, Instant},
 };
 
 use briquette_eval::run::RunFile;
+use common::{MODEL, briquette, command, refused, stdout};
 use serde_json::Value;
 use tempfile::TempDir;
-
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
-    command.args(args);
-    command
-}
-
-fn briquette(args: &[&str]) -> Output {
-    command(args).output().unwrap()
-}
-
-fn stdout(args: &[&str]) -> String {
-    let output = briquette(args);
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn refused(args: &[&str]) -> String {
-    let output = briquette(args);
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
 
 /// A folder with a run file, and folders of results beside it.
 struct Place {

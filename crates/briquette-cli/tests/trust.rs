@@ -1,11 +1,13 @@
 //! Nothing lost, nothing silently wrong: other weights, closed pipes, foreign files, damaged lines,
 //! interrupts.
 
+mod common;
+
 use std::{
     fs,
     io::Read,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -20,40 +22,8 @@ use briquette_eval::{
 };
 use briquette_models::{Model, Tokenizer};
 use burn::tensor::DType;
+use common::{MODEL, briquette, command, read, records, refused, stdout, text};
 use serde_json::Value;
-
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
-    command.args(args).stdin(Stdio::null());
-    command
-}
-
-fn briquette(args: &[&str]) -> Output {
-    command(args).output().unwrap()
-}
-
-fn stdout(args: &[&str]) -> String {
-    let output = briquette(args);
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Stderr of a run that must fail.
-fn refused(args: &[&str]) -> String {
-    let output = briquette(args);
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap()
-}
 
 /// A copy of the embedded model, without its profile, under its name in the folder `dir`, with its
 /// weights changed.
@@ -396,18 +366,6 @@ fn small_run(dir: &Path) -> (PathBuf, PathBuf) {
     fs::write(&file, head + rest).unwrap();
     stdout(&["run", text(&file), "--out", text(&out), "--no-report"]);
     (file, out)
-}
-
-/// Lines without seconds, in one order.
-fn records(path: &Path) -> Vec<String> {
-    let line = |line: &str| {
-        let mut value: Value = serde_json::from_str(line).unwrap();
-        value.as_object_mut().unwrap().retain(|key, _| !key.ends_with("seconds"));
-        value.to_string()
-    };
-    let mut lines: Vec<String> = read(path).lines().skip(1).map(line).collect();
-    lines.sort();
-    lines
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! `briquette fidelity` and `briquette tune` on the embedded model.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+mod common;
+
+use std::fs;
 
 use briquette::{Budget, Policy};
 use briquette_eval::{
@@ -15,27 +13,8 @@ use briquette_eval::{
 };
 use briquette_models::{Model, Tokenizer};
 use burn::tensor::DType;
+use common::{MODEL, briquette, read_json, stdout, text};
 use serde_json::Value;
-
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
-
-fn briquette(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).output().unwrap()
-}
-
-fn stdout(args: &[&str]) -> String {
-    let output = briquette(args);
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-fn read_json(path: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
-}
 
 #[test]
 fn fidelity_writes_a_table_and_a_page() {

@@ -111,7 +111,7 @@ pub(crate) fn changed(policy: &Policy, change: &str) -> std::result::Result<Poli
         return Ok(policy.clone().with_budget(budget));
     }
     let mut table = table(policy)?;
-    let path: Vec<String> = match leaves(&table, key).as_slice() {
+    let path: Vec<String> = match places(&table, key).as_slice() {
         [path] => path.clone(),
         _ => key.split('.').map(str::to_owned).collect(),
     };
@@ -127,7 +127,7 @@ pub(crate) fn changed(policy: &Policy, change: &str) -> std::result::Result<Poli
     }
     place.insert(last.clone(), value);
     Policy::from_toml(&table.to_string()).map_err(|error| {
-        if key.contains('.') || old.contains_key(key) || !leaves(&old, key).is_empty() {
+        if key.contains('.') || !places(&old, key).is_empty() {
             return error.to_string();
         }
         let paths = all_leaves(&old);
@@ -155,11 +155,7 @@ pub(crate) fn changed_everywhere(
     change: &str,
 ) -> std::result::Result<Option<Policy>, String> {
     let (key, _) = key_and_value(change)?;
-    let table = table(policy)?;
-    if table.contains_key(key) {
-        return changed(policy, change).map(Some);
-    }
-    let mut paths = leaves(&table, key).into_iter().map(|path| path.join("."));
+    let mut paths = places(&table(policy)?, key).into_iter().map(|path| path.join("."));
     let Some(first) = paths.next() else { return Ok(None) };
     let value = &change[key.len()..];
     let first = changed(policy, &format!("{first}{value}"))?;
@@ -182,10 +178,14 @@ fn table(policy: &Policy) -> std::result::Result<Table, String> {
     toml::from_str(&file).map_err(|error| error.to_string())
 }
 
-/// The paths of all keys called `name`, or of the one with this path, that hold a value.
-fn leaves(table: &Table, name: &str) -> Vec<Vec<String>> {
+/// The paths of all keys called `name`, or of the one with this path, that hold a value; that of
+/// the stage of this name if there are none.
+fn places(table: &Table, name: &str) -> Vec<Vec<String>> {
     let mut paths = all_leaves(table);
     paths.retain(|path| path.last().is_some_and(|last| last == name) || path.join(".") == name);
+    if paths.is_empty() && table.contains_key(name) {
+        paths.push(vec![name.to_owned()]);
+    }
     paths
 }
 

@@ -8,10 +8,6 @@ pub(super) fn create_dir(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).map_err(|error| failed(dir, error))
 }
 
-pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
-    files::write(path, text)
-}
-
 /// A result with the mark by which its file is known.
 #[derive(Serialize)]
 pub struct Marked<'a, T> {
@@ -30,7 +26,7 @@ impl<'a, T> Marked<'a, T> {
 pub(super) fn write_json(path: &Path, result: &impl Serialize) -> Result<()> {
     let text =
         serde_json::to_string_pretty(&Marked::new(result)).map_err(|error| failed(path, error))?;
-    write_text(path, &(text + "\n"))
+    files::write(path, text + "\n")
 }
 
 /// A header, and a line a row.

@@ -54,6 +54,7 @@ pub mod diagnose;
 mod error;
 #[doc(hidden)]
 pub mod files;
+mod head_patterns;
 pub mod ops;
 pub mod policy;
 pub mod position;

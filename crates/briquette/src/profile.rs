@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CacheShape, Error, QueryStatistics, Result, files, ops::HeadPattern};
+use crate::{CacheShape, Error, QueryStatistics, Result, files, head_patterns, ops::HeadPattern};
 
 /// Head scores and layer errors of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -162,13 +162,12 @@ impl Profile {
             return fail(reason);
         }
         let Some(patterns) = &self.patterns else { return Ok(()) };
-        let heads: Vec<usize> = patterns.iter().map(Vec::len).collect();
-        if heads != vec![query_heads; layers] {
+        if let Some(heads) = head_patterns::other_heads(patterns, self.shape) {
             return fail(format!(
                 "its patterns are of {heads:?} heads, its shape says {layers} layers of {query_heads}"
             ));
         }
-        match patterns.iter().flatten().find_map(|pattern| Some((pattern, pattern.breaks()?))) {
+        match head_patterns::impossible(patterns.iter().flatten()) {
             Some((pattern, must_be)) => fail(format!("{pattern:?} is not {must_be}")),
             None => Ok(()),
         }

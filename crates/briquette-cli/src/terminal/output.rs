@@ -6,11 +6,10 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use briquette::ops::Fallback;
 use briquette_eval::files;
 use briquette_report::Marked;
 use serde::Serialize;
-
-use briquette::ops::Fallback;
 
 use crate::terminal::output_gate::{Mark, OutputGate};
 

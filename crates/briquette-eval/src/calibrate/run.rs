@@ -259,10 +259,15 @@ impl Calibration<'_> {
         )
     }
 
+    /// The task of its prompts, and the seed of that.
+    fn task(&self) -> Result<(NeedleTask<'_>, u64)> {
+        let seed = seed::rng(&[self.plan.seed, SEED]).next_u64();
+        Ok((NeedleTask::new(self.tokenizer, self.haystack, seed)?, seed))
+    }
+
     fn prompts(&self) -> Result<Vec<NeedlePrompt>> {
-        let Plan { prompts, lengths, seed, .. } = &self.plan;
-        let task_seed = seed::rng(&[*seed, SEED]).next_u64();
-        let task = NeedleTask::new(self.tokenizer, self.haystack, task_seed)?;
+        let Plan { prompts, lengths, .. } = &self.plan;
+        let (task, task_seed) = self.task()?;
         let mut all = Vec::new();
         for &length in lengths {
             for sample in 0..*prompts {
@@ -324,8 +329,7 @@ impl Calibration<'_> {
     /// prompt (MInference, Algorithm 1).
     fn patterns(&self) -> Result<Option<Vec<Vec<HeadPattern>>>> {
         let Some(length) = self.plan.patterns else { return Ok(None) };
-        let task_seed = seed::rng(&[self.plan.seed, SEED]).next_u64();
-        let task = NeedleTask::new(self.tokenizer, self.haystack, task_seed)?;
+        let (task, _) = self.task()?;
         let prompt = task.prompt(Place { length, depth: 50, needles: 1, sample: 0 })?;
         let search = Arc::new(observe::Patterns::new(&minference_candidates(length)));
         let mut cache = observe::cache(self.model, Policy::full(), search.clone())?;

@@ -1,7 +1,7 @@
 //! The page of a run: everything its results say, in one HTML file that needs no network.
 //!
 //! Results are read a record at a time and summed up (`collect`), turned into numbers with
-//! intervals (`measure`), drawn (`sections`), and put into the template under `assets/report`.
+//! intervals (`measure`), drawn (`sections`), and put into the template under `assets`.
 
 mod collect;
 mod facts;
@@ -16,10 +16,13 @@ mod tables;
 
 use std::path::{Path, PathBuf};
 
-use self::{collect::Collected, figure::Data, measure::Measures};
+use briquette_eval::files;
 
-use super::files::{create_dir, write_csv, write_text};
-use crate::Result;
+use self::{collect::Collected, figure::Data, measure::Measures};
+use crate::{
+    Result,
+    files::{create_dir, write_csv},
+};
 
 /// Files that [`write()`] wrote.
 #[derive(Clone, Debug)]
@@ -68,7 +71,7 @@ pub fn write(dir: &Path, page: Option<&Path>, title: Option<&str>) -> Result<Wri
     create_dir(&folder)?;
     // First: it says whose the other files are, also when a kill comes between them.
     let tables = folder.join("tables.md");
-    write_text(&tables, &tables_text)?;
+    files::write(&tables, &tables_text)?;
     let csv = folder.join("report.csv");
     write_csv(&csv, measures.csv())?;
     let mut pictures = Vec::new();
@@ -76,6 +79,6 @@ pub fn write(dir: &Path, page: Option<&Path>, title: Option<&str>) -> Result<Wri
         pictures.extend(figure.save(&folder)?);
     }
     let page = page.map_or_else(|| dir.join("report.html"), Path::to_owned);
-    write_text(&page, &page_text)?;
+    files::write(&page, &page_text)?;
     Ok(Written { page, csv, tables, pictures, records: collected.records, warnings })
 }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CacheShape, Error, Profile, Result, check, ops::HeadPattern};
+use crate::{CacheShape, Error, Profile, Result, check, head_patterns, ops::HeadPattern};
 
 /// Sparse attention over prompts: each query head computes a part of the weights. Stages observe
 /// only that part; decoded tokens attend to all entries.
@@ -104,6 +104,7 @@ impl SparsePrefill {
     ) -> Vec<HeadPattern> {
         match &self.patterns {
             Patterns::Profile => {
+                // No cache takes a policy without them.
                 let searched = profile.and_then(|profile| profile.patterns.as_ref());
                 searched.map_or_else(
                     || vec![HeadPattern::Dense; shape.query_heads],
@@ -117,12 +118,12 @@ impl SparsePrefill {
 
     /// Refuses numbers that no pattern can have.
     pub(super) fn check(&self) -> Result<()> {
-        let all = match &self.patterns {
-            Patterns::One(pattern) => std::slice::from_ref(pattern).to_vec(),
-            Patterns::Each(layers) => layers.concat(),
-            Patterns::Profile => Vec::new(),
+        let impossible = match &self.patterns {
+            Patterns::One(pattern) => head_patterns::impossible([pattern]),
+            Patterns::Each(layers) => head_patterns::impossible(layers.iter().flatten()),
+            Patterns::Profile => None,
         };
-        match all.iter().find_map(|pattern| Some((pattern, pattern.breaks()?))) {
+        match impossible {
             Some((pattern, must_be)) => check::refuse(PARAMETER, format!("{pattern:?}"), must_be),
             None => Ok(()),
         }
@@ -145,11 +146,8 @@ impl SparsePrefill {
     /// Refuses patterns of a model of another shape.
     pub(super) fn check_shape(&self, shape: CacheShape) -> Result<()> {
         let Patterns::Each(each) = &self.patterns else { return Ok(()) };
+        let Some(heads) = head_patterns::other_heads(each, shape) else { return Ok(()) };
         let CacheShape { layers, query_heads, .. } = shape;
-        let heads: Vec<usize> = each.iter().map(Vec::len).collect();
-        if heads == vec![query_heads; layers] {
-            return Ok(());
-        }
         let must_be = format!("{query_heads} patterns in each of {layers} layers");
         check::refuse(PARAMETER, format!("patterns of {heads:?} heads"), must_be)
     }
