@@ -73,6 +73,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="without its ending; its name is that of the run")
     parser.add_argument("results", type=Path, nargs="+")
+    parser.add_argument("--add", action="store_true", help="keep the cells of the CSV that none of the results has")
     parser.add_argument("--protection", action="store_true")
     args = parser.parse_args()
     if args.protection:
@@ -82,6 +83,8 @@ def main():
         text = protection(runs, read_csv(args.out.with_name("leaderboard-smollm2")))
     else:
         found = cells(args.results)
+        if args.add:
+            found = {**read_csv(args.out), **found}
         write_csv(args.out, found)
         text = table(args.out.name, found)
     args.out.with_suffix(".md").write_text(text)

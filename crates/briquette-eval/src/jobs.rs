@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// Runs `work` on every item, on so many threads, and tells `done` of each result as it comes, in
 /// any order, on the calling thread. After the first failure no new item is begun.
@@ -21,16 +21,34 @@ pub(crate) fn run<T: Sync, R: Send>(
     work: impl Fn(&T) -> Result<R> + Sync,
     mut done: impl FnMut(&T, R) -> Result<()>,
 ) -> Result<()> {
+    let work = |item, found: &mut Found<'_, _>| found((item, work(item)?));
+    run_each(items, threads, work, |(item, result)| done(item, result))
+}
+
+/// Where `work` gives its results. An error of it ends the work, and is that of the run unless an
+/// earlier one is.
+pub(crate) type Found<'a, R> = dyn FnMut(R) -> Result<()> + 'a;
+
+/// As [`run`], where an item has several results, each told as it comes.
+pub(crate) fn run_each<'a, T: Sync, R: Send>(
+    items: &'a [T],
+    threads: usize,
+    work: impl Fn(&'a T, &mut Found<'_, R>) -> Result<()> + Sync,
+    mut done: impl FnMut(R) -> Result<()>,
+) -> Result<()> {
     if threads.min(items.len()) < 2 {
-        return items.iter().try_for_each(|item| done(item, work(item)?));
+        return items.iter().try_for_each(|item| work(item, &mut done));
     }
     let next = AtomicUsize::new(0);
     let (send, results) = mpsc::channel();
+    // Nobody listens after a failure.
+    let unheard = |_| Error::Setting { name: "jobs", reason: "another has failed".into() };
     let worker = |send: mpsc::Sender<_>| {
         while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = work(item);
-            // Nobody listens after a failure.
-            if send.send((item, result)).is_err() {
+            let worked = work(item, &mut |result| send.send(Ok(result)).map_err(unheard));
+            if let Err(error) = worked
+                && send.send(Err(error)).is_err()
+            {
                 break;
             }
         }
@@ -41,8 +59,8 @@ pub(crate) fn run<T: Sync, R: Send>(
             scope.spawn(|| worker(send));
         }
         drop(send);
-        for (item, result) in results {
-            done(item, result?)?;
+        for result in results {
+            done(result?)?;
         }
         Ok(())
     })
@@ -51,7 +69,6 @@ pub(crate) fn run<T: Sync, R: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Error;
 
     fn failure() -> Error {
         Error::Setting { name: "items", reason: "13".into() }
@@ -71,6 +88,23 @@ mod tests {
             .unwrap();
             seen.sort_unstable();
             assert_eq!(seen, items);
+        }
+    }
+
+    #[test]
+    fn an_item_may_have_several_results() {
+        for threads in [1, 3] {
+            let mut seen = Vec::new();
+            let work = |item: &usize, found: &mut Found<'_, usize>| {
+                (0..*item).try_for_each(|_| found(*item))
+            };
+            run_each(&[1, 2, 0, 3], threads, work, |item| {
+                seen.push(item);
+                Ok(())
+            })
+            .unwrap();
+            seen.sort_unstable();
+            assert_eq!(seen, [1, 2, 2, 3, 3, 3]);
         }
     }
 

@@ -51,6 +51,15 @@ impl fmt::Display for Key {
     }
 }
 
+fn alone() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_alone(policies: &usize) -> bool {
+    *policies == 1
+}
+
 /// The result of a unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -65,6 +74,9 @@ pub enum Outcome {
         cache: CacheBytes,
         /// Seconds from the start of the context to the first token of the first answer.
         prefill_seconds: f64,
+        /// Policies that shared the prefill, and its seconds in equal parts.
+        #[serde(default = "alone", skip_serializing_if = "is_alone")]
+        prefill_policies: usize,
         /// Seconds of all decode steps, and how many they were.
         decode_seconds: f64,
         /// Tokens decoded in them.

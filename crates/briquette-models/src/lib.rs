@@ -51,9 +51,11 @@ pub use config::rope::RopeConfig;
 pub use config::rope_scaling::RopeScaling;
 pub use error::{Error, Result};
 pub use generate::generation::{
-    Generation, Timing, generate, generate_batch, generate_batch_until, generate_until, prefill,
+    Generation, Timing, continue_batch_until, generate, generate_batch, generate_batch_until,
+    generate_until,
 };
 pub use generate::options::GenerateOptions;
+pub use generate::prefill::{prefill, prefill_shared};
 pub use generate::reconstruct::reconstruct;
 pub use generate::stream::TokenStream;
 pub use interrupt::Interrupt;

@@ -8,8 +8,8 @@ use briquette::{
     Budget, CacheShape, KvCache, Policy, PrefillCompression, Schedule, position::PositionEncoding,
 };
 use briquette_models::{
-    Attend, Error, GenerateOptions, Interrupt, Model, generate, generate_batch,
-    generate_batch_until, generate_until, prefill,
+    Attend, Error, GenerateOptions, Interrupt, Model, continue_batch_until, generate,
+    generate_batch, generate_batch_until, generate_until, prefill, prefill_shared,
 };
 use burn::tensor::{Int, Tensor, TensorData};
 use serde_json::json;
@@ -345,4 +345,39 @@ fn an_interrupt_stops_between_layers() {
     let error = model.forward_last_through(row(&prompt(3, 24)), &mut attend).unwrap_err();
     assert!(matches!(error, Error::Interrupted), "{error}");
     assert_eq!(attend.2, 1);
+}
+
+#[test]
+fn one_prefill_serves_several_policies() {
+    let model = Tiny::new().load();
+    let prompts = [prompt(31, 40), prompt(32, 29)];
+    let budget = Budget::Tokens(16);
+    let policies =
+        [Policy::full(), Policy::tova(budget), Policy::h2o(budget), Policy::kvzip(budget)];
+    let caches = || -> Vec<KvCache> {
+        policies.iter().map(|policy| model.cache(policy.clone()).unwrap()).collect()
+    };
+    let mut together = caches();
+    let logits = prefill_shared(&model, &prompts, &mut together).unwrap();
+    for (shared, mut alone) in together.iter_mut().zip(caches()) {
+        let hear = |_, _| ControlFlow::Continue(());
+        let options = options(9);
+        let found =
+            continue_batch_until(&model, &prompts, logits.clone(), shared, &options, hear).unwrap();
+        let expected = generate_batch_until(&model, &prompts, &mut alone, &options, hear).unwrap();
+        assert_eq!(found.0, expected.0, "{}", alone.policy().name());
+        assert_eq!(shared.bytes_held(), alone.bytes_held(), "{}", alone.policy().name());
+    }
+
+    let mut again = caches();
+    let long = [prompt(33, model.config().max_position_embeddings + 1)];
+    let error = prefill_shared(&model, &long, &mut again).unwrap_err();
+    assert!(matches!(error, Error::PromptTooLong { .. }), "{error}");
+    let stopped = Interrupt::new();
+    let stopping = Tiny::new().load().with_interrupt(stopped.clone());
+    stopped.set();
+    let error = prefill_shared(&stopping, &prompts, &mut again).unwrap_err();
+    assert!(matches!(error, Error::Interrupted), "{error}");
+    assert!(again.iter().all(|cache| cache.tokens_seen().is_empty()));
+    prefill_shared(&model, &prompts, &mut again).unwrap();
 }

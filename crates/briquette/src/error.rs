@@ -352,6 +352,14 @@ pub enum Error {
         /// Bytes it would hold, as far as the call has come.
         needed: usize,
     },
+    /// A cache that cannot take in a prompt together with others.
+    #[error("cache {cache} of those that share a prefill: {reason}")]
+    SharedPrefill {
+        /// Its place among the caches.
+        cache: usize,
+        /// Why it cannot.
+        reason: String,
+    },
     /// A prefix cannot be saved or loaded.
     #[error(transparent)]
     Prefix(#[from] PrefixError),

@@ -58,6 +58,7 @@ impl Measurement<'_> {
         let (name, device) = open_device(self.device)?;
         let runner = Runner {
             batch: self.batch.limit(&name),
+            policies: self.batch.policies(&name),
             device,
             threads: self.jobs.threads(&name)?,
             shard: self.shard,
@@ -89,13 +90,19 @@ impl Measurement<'_> {
         });
         bar.finish_and_clear();
         let Executed { failures, split, fallbacks } = executed?;
-        for Split { key, rows, fits, error } in split {
+        for Split { key, rows, policies, fits, error } in split {
             let most = match fits {
                 0 => "each of its samples fails alone".to_owned(),
                 fits => format!("it was measured in parts, the largest of {fits} (--batch {fits})"),
             };
             let failed = failed(&Failure { key, error });
-            note(&format!("a batch of {rows} samples failed; {most}: {failed}"));
+            note(&match policies {
+                1 => format!("a batch of {rows} samples failed; {most}: {failed}"),
+                _ => format!(
+                    "a prefill of {rows} samples for {policies} policies at once failed; each had \
+                     its own (--share-prefill 1): {failed}"
+                ),
+            });
         }
         for (model, fallbacks) in &fallbacks {
             note_fallbacks(model, fallbacks);

@@ -4,9 +4,10 @@ use std::{ops::ControlFlow, time::Instant};
 
 use briquette::KvCache;
 use briquette_models::{
-    GenerateOptions, Instruction, Model, StreamDecoder, Timing, Tokenizer, generate_batch_until,
-    prefill, reconstruct,
+    GenerateOptions, Instruction, Model, StreamDecoder, Timing, Tokenizer, continue_batch_until,
+    generate_batch_until, prefill, reconstruct,
 };
+use burn::tensor::Tensor;
 
 use crate::{
     Error, Result, prefix,
@@ -21,6 +22,39 @@ pub(super) struct Session<'a> {
     pub(super) tokenizer: &'a Tokenizer,
     /// Tokens of a prompt given to the model at a time.
     pub(super) chunk: Option<usize>,
+}
+
+/// A cache that took in the first prompts of samples in a prefill that other policies shared.
+pub(super) struct Prefilled {
+    pub(super) cache: KvCache,
+    /// After the last token of each prompt, `[samples, vocab_size]`.
+    pub(super) logits: Tensor<2>,
+    /// Those of the prefill, in equal parts.
+    pub(super) seconds: f64,
+    pub(super) policies: usize,
+}
+
+/// A cache that samples are asked on.
+pub(super) enum Start {
+    /// Empty, or with what the context follows.
+    Before(KvCache),
+    /// Behind the first prompts.
+    Behind(Prefilled),
+}
+
+/// The tokens that are given to the cache first: with the question behind them, if that is asked
+/// before compression.
+pub(super) fn first_prompts(samples: &[&Sample], ask: Question) -> Vec<Vec<u32>> {
+    let question = |sample: &Sample| match sample.turns.first() {
+        Some(turn) if !is_context_alone(samples, ask) => turn.question.clone(),
+        _ => Vec::new(),
+    };
+    samples.iter().map(|sample| [&sample.context[..], &question(sample)].concat()).collect()
+}
+
+/// Whether the context is compressed before the question comes.
+fn is_context_alone(samples: &[&Sample], ask: Question) -> bool {
+    ask == Question::After && samples.iter().all(|sample| !sample.context.is_empty())
 }
 
 /// Tokens and text generated for a turn of a sample.
@@ -38,13 +72,12 @@ impl Session<'_> {
     /// one question each, which are rows of a batch. Outcomes are in the order of the samples.
     ///
     /// Asked before, the context and the first question are one prompt; asked after, the context is
-    /// compressed alone. Later questions follow in the same cache, as prompts of their own. `cache`
-    /// is empty, or holds what the context follows.
+    /// compressed alone. Later questions follow in the same cache, as prompts of their own.
     ///
     /// Of a batch each sample has an equal share of the seconds and of the bytes held.
     pub(super) fn ask(
         &self,
-        mut cache: KvCache,
+        start: Start,
         samples: &[&Sample],
         ask: Question,
     ) -> Result<Vec<Outcome>> {
@@ -53,16 +86,25 @@ impl Session<'_> {
         let mut before: Vec<Vec<u32>> =
             samples.iter().map(|sample| sample.context.clone()).collect();
         let instruction = Instruction::new(self.tokenizer)?;
-        if !cache.tokens_seen().is_empty() {
+        let (mut cache, mut prefilled, prefill_policies) = match start {
+            Start::Before(cache) => (cache, None, 1),
+            Start::Behind(Prefilled { cache, logits, seconds, policies }) => {
+                prefill_seconds = seconds;
+                (cache, Some(logits), policies)
+            }
+        };
+        if prefilled.is_none() && !cache.tokens_seen().is_empty() {
             let following = |context| prefix::following(context, self.tokenizer);
             before = before.into_iter().map(following).collect::<Result<_>>()?;
         }
         if ask == Question::After && before.iter().all(|context| !context.is_empty()) {
             let start = Instant::now();
-            prefill(self.model, &before, &mut cache, self.chunk)?;
+            if prefilled.take().is_none() {
+                prefill(self.model, &before, &mut cache, self.chunk)?;
+            }
             reconstruct(self.model, &before, &mut cache, &instruction)?;
             self.model.device().sync().map_err(briquette_models::Error::from)?;
-            prefill_seconds = start.elapsed().as_secs_f64();
+            prefill_seconds += start.elapsed().as_secs_f64();
             before.iter_mut().for_each(Vec::clear);
         }
         let (mut decode_seconds, mut steps) = (0.0, 0);
@@ -75,7 +117,8 @@ impl Session<'_> {
             for (before, turn) in before.iter_mut().zip(&turns) {
                 before.extend(&turn.question);
             }
-            let (generated, timing) = self.generate(&before, &turns, &mut cache, &instruction)?;
+            let prompts = (&before[..], prefilled.take());
+            let (generated, timing) = self.generate(prompts, &turns, &mut cache, &instruction)?;
             if number == 0 {
                 prefill_seconds += timing.prefill.as_secs_f64();
             }
@@ -95,16 +138,18 @@ impl Session<'_> {
                 answers,
                 cache,
                 prefill_seconds: prefill_seconds / rows as f64,
+                prefill_policies,
                 decode_seconds: decode_seconds / rows as f64,
                 decoded_tokens,
             })
             .collect())
     }
 
-    /// Generates the answers to turns, each the end of its prompt.
+    /// Generates the answers to turns, each the end of its prompt. Logits come with prompts that
+    /// the cache has taken in.
     fn generate(
         &self,
-        prompts: &[Vec<u32>],
+        (prompts, logits): (&[Vec<u32>], Option<Tensor<2>>),
         turns: &[&Turn],
         cache: &mut KvCache,
         instruction: &Instruction,
@@ -118,10 +163,13 @@ impl Session<'_> {
         };
         let listener = |turn| Listener::new(turn, self.tokenizer.stream());
         let mut listeners: Vec<Listener<'_>> = turns.iter().copied().map(listener).collect();
-        let (rows, timing) =
-            generate_batch_until(self.model, prompts, cache, &options, |row, token| {
-                listeners[row].hear(token)
-            })?;
+        let hear = |row: usize, token| listeners[row].hear(token);
+        let (rows, timing) = match logits {
+            None => generate_batch_until(self.model, prompts, cache, &options, hear)?,
+            Some(logits) => {
+                continue_batch_until(self.model, prompts, logits, cache, &options, hear)?
+            }
+        };
         let generated = rows.into_iter().zip(listeners).map(|(row, listener)| {
             if let Some(error) = listener.failed {
                 return Err(error.into());
@@ -221,6 +269,10 @@ mod tests {
         (Model::load(&dir, &device, DType::F32).unwrap(), Tokenizer::load(&dir).unwrap())
     }
 
+    fn empty(model: &Model, policy: Policy) -> Start {
+        Start::Before(model.cache(policy).unwrap())
+    }
+
     fn turn(tokenizer: &Tokenizer, question: &str, answer: &str, stop: &[&str]) -> Turn {
         Turn {
             question: tokenizer.encode(question, false).unwrap(),
@@ -266,8 +318,7 @@ mod tests {
         let session = Session { model: &model, tokenizer: &tokenizer, chunk: None };
         let sample = sample(&tokenizer, &[]);
         for ask in [Question::Before, Question::After] {
-            let outcome =
-                session.ask(model.cache(Policy::full()).unwrap(), &[&sample], ask).unwrap();
+            let outcome = session.ask(empty(&model, Policy::full()), &[&sample], ask).unwrap();
             let (answers, cache, decoded) = answers(outcome);
             // It ends each answer with the end token.
             let said: Vec<&str> = answers.iter().map(|answer| answer.said.as_str()).collect();
@@ -279,7 +330,7 @@ mod tests {
             assert_eq!((cache.full, decoded), (seen * 4096, 14));
             // In parts it is the same.
             let parts = Session { chunk: Some(40), ..session };
-            let parts = parts.ask(model.cache(Policy::full()).unwrap(), &[&sample], ask).unwrap();
+            let parts = parts.ask(empty(&model, Policy::full()), &[&sample], ask).unwrap();
             assert_eq!(self::answers(parts).0, answers);
         }
     }
@@ -290,7 +341,7 @@ mod tests {
         let session = Session { model: &model, tokenizer: &tokenizer, chunk: None };
         let sample = sample(&tokenizer, &["42", "0"]);
         let outcome =
-            session.ask(model.cache(Policy::full()).unwrap(), &[&sample], Question::After).unwrap();
+            session.ask(empty(&model, Policy::full()), &[&sample], Question::After).unwrap();
         let (answers, cache, decoded) = answers(outcome);
         let first = &answers[0];
         assert_eq!(first.said, "817");
@@ -310,8 +361,7 @@ mod tests {
         let mut sample = sample(&tokenizer, &[]);
         sample.turns.truncate(1);
         let policy = Policy::local_window(Budget::Tokens(16));
-        let outcome =
-            session.ask(model.cache(policy).unwrap(), &[&sample], Question::After).unwrap();
+        let outcome = session.ask(empty(&model, policy), &[&sample], Question::After).unwrap();
         let (lost, cache, _) = answers(outcome);
         // The needle is not among the last 16 tokens.
         assert_eq!(lost[0].score, 0.0);

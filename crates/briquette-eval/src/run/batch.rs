@@ -41,6 +41,12 @@ impl Batch<'_> {
     }
 }
 
+/// Batches of the same samples whose policies share a prefill.
+#[derive(Debug)]
+pub(super) struct Round<'a> {
+    pub(super) batches: Vec<Batch<'a>>,
+}
+
 /// Rows of a batch are alike in group, policy, question, and tokens of the first prompt: none is
 /// padded there.
 type Alike = (usize, usize, Option<Question>, usize);
@@ -84,6 +90,51 @@ pub(super) fn batches<'a>(
         }
     }
     batches
+}
+
+/// Batches in rounds of so many policies at most, in the order of the first batch of each. A batch
+/// is a round by itself whose prompt comes in chunks, or whose policy starts from a prefix or does
+/// not attend to a prompt as others do, and whatever asks nothing.
+pub(super) fn rounds<'a>(
+    plan: &ModelPlan,
+    tasks: &[Planned],
+    batches: Vec<Batch<'a>>,
+    policies: usize,
+) -> Vec<Round<'a>> {
+    let mut rounds: Vec<Round<'a>> = Vec::new();
+    let mut open: BTreeMap<_, usize> = BTreeMap::new();
+    for batch in batches {
+        let shared = match batch.units().next() {
+            Some(unit) if shares(plan, tasks, unit) => {
+                let samples: Vec<usize> =
+                    batch.rows.iter().flat_map(|row| row.first()).map(|unit| unit.sample).collect();
+                Some((unit.group, unit.key.ask, samples))
+            }
+            _ => None,
+        };
+        let at = shared.as_ref().and_then(|shared| open.get(shared)).copied();
+        match at.map(|at| &mut rounds[at]) {
+            Some(round) if round.batches.len() < policies => round.batches.push(batch),
+            _ => {
+                open.extend(shared.map(|shared| (shared, rounds.len())));
+                rounds.push(Round { batches: vec![batch] });
+            }
+        }
+    }
+    rounds
+}
+
+/// Whether the first prompt of a unit may be read once for several policies.
+fn shares(plan: &ModelPlan, tasks: &[Planned], unit: &Unit) -> bool {
+    let (group, planned) = (&plan.groups[unit.group], &plan.entries[unit.entry]);
+    let (Work::Ask { .. }, TaskData::Samples(samples)) = (&tasks[group.task].work, &group.data)
+    else {
+        return false;
+    };
+    let chunk = plan.opened.spec.chunk.unwrap_or(usize::MAX);
+    planned.prefix.is_none()
+        && planned.entry.policy.can_share_prefill()
+        && first_prompt(&samples[unit.sample], unit.key.ask) <= chunk
 }
 
 /// The sample of a unit that may run beside others.

@@ -1,12 +1,12 @@
 use std::{path::PathBuf, time::Instant};
 
 use briquette::{Budget, KvCache, Policy, Prefix, ops::Fallback};
-use briquette_models::{Interrupt, Model, prefill};
+use briquette_models::{Interrupt, Model, prefill, prefill_shared};
 use burn::tensor::Device;
 
 use super::{
-    ask::Session,
-    batch::{Batch, BatchLimit, batches},
+    ask::{Prefilled, Session, Start, first_prompts},
+    batch::{Batch, BatchLimit, Round, batches, rounds},
     plan::{ModelPlan, Plan, TaskData, Unit, no_sample},
     results::{Line, Results},
     shard::Shard,
@@ -16,8 +16,10 @@ use super::{
 use crate::{
     Error, Result, date,
     fidelity::{Reference, token_texts},
-    jobs, prefix,
+    jobs::{self, Found},
+    prefix,
     record::{Key, Outcome, Record},
+    tasks::Sample,
 };
 
 /// How a plan is run.
@@ -29,6 +31,9 @@ pub struct Runner {
     pub threads: usize,
     /// Samples of one length that are rows of a batch.
     pub batch: BatchLimit,
+    /// Policies at most that share the prefill of a batch, where their attention to a prompt is the
+    /// same; their caches are held together until each has answered. 1 shares none.
+    pub policies: usize,
     /// The part that is run; `None` runs all.
     pub shard: Option<Shard>,
     /// Whether a unit that fails is noted and the others go on.
@@ -38,12 +43,14 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Runs everything on this device, a sample at a time, and ends with the first failure.
+    /// Runs everything on this device, a sample and a policy at a time, and ends with the first
+    /// failure.
     pub fn new(device: Device) -> Self {
         Self {
             device,
             threads: 1,
             batch: BatchLimit::Rows(1),
+            policies: 1,
             shard: None,
             keep_going: false,
             interrupt: Interrupt::new(),
@@ -60,13 +67,16 @@ pub struct Failure {
     pub error: Error,
 }
 
-/// A batch that failed, and was measured in halves, and halves of these where one failed too.
+/// A batch that failed, and was measured in halves, and halves of these where one failed too; or
+/// the prefill of several policies that failed, and was done for each by itself.
 #[derive(Debug)]
 pub struct Split {
     /// The first of its units.
     pub key: Key,
     /// Samples it had.
     pub rows: usize,
+    /// Policies that shared the prefill that failed, more than one; else 1.
+    pub policies: usize,
     /// Samples of the largest part that did not fail; 0 if each of them fails alone.
     pub fits: usize,
     /// Why it failed.
@@ -157,12 +167,10 @@ pub fn execute(
             let mut batches = batches(model_plan, &plan.tasks, units, runner.batch);
             batches.retain(|batch| batch.units().any(|unit| left(results, unit)));
             let unit_runner = UnitRunner::new(model_plan, &model, &plan.tasks, &batches)?;
-            let measure = |batch: &Batch<'_>| Ok(unit_runner.measure(&batch.rows));
-            jobs::run(&batches, runner.threads, measure, |batch, (measured, failed)| {
-                if let (Some((error, fits)), Some(unit)) = (failed, batch.units().next()) {
-                    let (key, rows) = (unit.key.clone(), batch.rows.len());
-                    executed.split.push(Split { key, rows, fits, error });
-                }
+            let rounds = rounds(model_plan, &plan.tasks, batches, runner.policies);
+            let measure = |round, found: &mut Found<'_, _>| unit_runner.measure_round(round, found);
+            jobs::run_each(&rounds, runner.threads, measure, |(batch, measured, split)| {
+                executed.split.extend(split);
                 for (row, measured) in batch.rows.iter().zip(measured) {
                     match measured {
                         Ok(records) => {
@@ -262,16 +270,92 @@ impl<'a> UnitRunner<'a> {
         Ok(Self { plan, model, tasks, references, starts: starts.collect::<Result<_>>()? })
     }
 
+    /// Measures the batches of a round, and tells of each as it ends. A shared prefill that fails
+    /// is done for each policy by itself.
+    fn measure_round<'b>(
+        &self,
+        round: &'b Round<'b>,
+        found: &mut Found<'_, (&'b Batch<'b>, Vec<Measured>, Option<Split>)>,
+    ) -> Result<()> {
+        let mut failed = None;
+        let starts = match self.prefill_together(round) {
+            Ok(starts) => starts,
+            Err(error) if error.is_interrupt() => {
+                return Err(match round.batches.first().and_then(|batch| batch.units().next()) {
+                    Some(unit) => unit_error(&unit.key, error),
+                    None => error,
+                });
+            }
+            Err(error) => {
+                failed = Some(error);
+                round.batches.iter().map(|_| None).collect()
+            }
+        };
+        for (batch, start) in round.batches.iter().zip(starts) {
+            let (measured, mut split) = self.measure(&batch.rows, start);
+            let policies = if failed.is_some() { round.batches.len() } else { 1 };
+            split = failed.take().map(|error| (error, 0)).or(split);
+            let key = batch.units().next().map(|unit| unit.key.clone());
+            let split = split.zip(key).map(|((error, fits), key)| Split {
+                key,
+                rows: batch.rows.len(),
+                policies,
+                fits,
+                error,
+            });
+            found((batch, measured, split))?;
+        }
+        Ok(())
+    }
+
+    /// The caches of all policies of a round behind the first prompts, `None` where it has one
+    /// policy.
+    fn prefill_together(&self, round: &Round<'_>) -> Result<Vec<Option<Prefilled>>> {
+        let policies = round.batches.len();
+        let first = round.batches.first().filter(|_| policies > 1);
+        let Some((batch, unit)) = first.and_then(|batch| Some((batch, batch.units().next()?)))
+        else {
+            return Ok(round.batches.iter().map(|_| None).collect());
+        };
+        let (Some(ask), Some(samples)) = (unit.key.ask, self.samples(&batch.rows)) else {
+            return Ok(round.batches.iter().map(|_| None).collect());
+        };
+        let start = Instant::now();
+        let mut caches = Vec::new();
+        for unit in round.batches.iter().filter_map(|batch| batch.units().next()) {
+            let policy = &self.plan.entries[unit.entry].entry.policy;
+            caches.push(self.model.cache(policy.clone())?);
+        }
+        let logits = prefill_shared(self.model, &first_prompts(&samples, ask), &mut caches)?;
+        self.model.device().sync().map_err(briquette_models::Error::from)?;
+        let seconds = start.elapsed().as_secs_f64() / policies as f64;
+        let behind = |cache| Some(Prefilled { cache, logits: logits.clone(), seconds, policies });
+        Ok(caches.into_iter().map(behind).collect())
+    }
+
+    /// The samples of rows that ask.
+    fn samples(&self, rows: &[Vec<&Unit>]) -> Option<Vec<&'a Sample>> {
+        let units = || rows.iter().filter_map(|row| row.first());
+        match &self.plan.groups[units().next()?.group].data {
+            TaskData::Samples(samples) => Some(units().map(|unit| &samples[unit.sample]).collect()),
+            TaskData::Windows(_) => None,
+        }
+    }
+
     /// The records of each row, one a unit. Rows that fail together are measured in halves, so that
     /// those that do not fail alone have their results; the error stands beside them, with the
     /// number of rows that did not fail together.
-    fn measure(&self, rows: &[Vec<&Unit>]) -> (Vec<Measured>, Option<(Error, usize)>) {
-        match self.measure_rows(rows) {
+    fn measure(
+        &self,
+        rows: &[Vec<&Unit>],
+        start: Option<Prefilled>,
+    ) -> (Vec<Measured>, Option<(Error, usize)>) {
+        match self.measure_rows(rows, start) {
             Err(error) if rows.len() > 1 && !error.is_interrupt() => {
                 let halves = rows.split_at(rows.len().div_ceil(2));
                 let (mut records, mut fits) = (Vec::new(), 0);
                 for half in [halves.0, halves.1] {
-                    let (found, split) = self.measure(half);
+                    let (found, split) = self.measure(half, None);
                     let whole = if found.iter().all(Result::is_ok) { half.len() } else { 0 };
                     fits = fits.max(split.map_or(whole, |(_, fits)| fits));
                     records.extend(found);
@@ -284,15 +368,20 @@ impl<'a> UnitRunner<'a> {
     }
 
     /// The records of rows that are measured at once, each with its share of the seconds.
-    fn measure_rows(&self, rows: &[Vec<&Unit>]) -> Result<Vec<Measured>> {
+    fn measure_rows(
+        &self,
+        rows: &[Vec<&Unit>],
+        prefilled: Option<Prefilled>,
+    ) -> Result<Vec<Measured>> {
         let start = Instant::now();
-        let outcomes = self.outcomes(rows)?;
-        let seconds = start.elapsed().as_secs_f64() / rows.len() as f64;
+        let shared = prefilled.as_ref().map_or(0.0, |prefilled| prefilled.seconds);
+        let outcomes = self.outcomes(rows, prefilled)?;
+        let seconds = (shared + start.elapsed().as_secs_f64()) / rows.len() as f64;
         Ok(rows.iter().zip(outcomes).map(|(row, outcome)| records(row, outcome, seconds)).collect())
     }
 
     /// The outcome of each row.
-    fn outcomes(&self, rows: &[Vec<&Unit>]) -> Result<Vec<Outcome>> {
+    fn outcomes(&self, rows: &[Vec<&Unit>], prefilled: Option<Prefilled>) -> Result<Vec<Outcome>> {
         let units: Vec<&Unit> = rows.iter().filter_map(|row| row.first().copied()).collect();
         let Some(&unit) = units.first() else { return Ok(Vec::new()) };
         let policy: &Policy = &self.plan.entries[unit.entry].entry.policy;
@@ -305,9 +394,10 @@ impl<'a> UnitRunner<'a> {
                     tokenizer: &self.plan.opened.tokenizer,
                     chunk: self.plan.opened.spec.chunk,
                 };
-                let start = match &self.starts[unit.entry] {
-                    Some(prefix) => prefix.fork(),
-                    None => self.model.cache(policy.clone())?,
+                let start = match (prefilled, &self.starts[unit.entry]) {
+                    (Some(prefilled), _) => Start::Behind(prefilled),
+                    (None, Some(prefix)) => Start::Before(prefix.fork()),
+                    (None, None) => Start::Before(self.model.cache(policy.clone())?),
                 };
                 let samples: Vec<_> = units.iter().map(|unit| &samples[unit.sample]).collect();
                 session.ask(start, &samples, ask)
@@ -460,6 +550,39 @@ mod tests {
         // Of each policy: the first two of three do not fail together.
         assert_eq!(split, [[3, 2]; 2]);
         assert!(executed.failures.iter().all(|one| one.key.sample == "2"));
+    }
+
+    /// The outcomes of a run in which so many policies share a prefill, and the failed ones.
+    fn outcomes(policies: usize, questions: [&'static str; 3]) -> (Vec<String>, Vec<[usize; 3]>) {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, plan) = plan(questions, vec![Question::After, Question::Before]);
+        let mut results = begun(dir.path(), &file, &plan);
+        let runner = Runner { batch: BatchLimit::Rows(3), policies, ..runner(true) };
+        let executed = execute(&plan, &mut results, &runner, |_| {}).unwrap();
+        let split = executed.split.iter().map(|s| [s.rows, s.policies, s.fits]).collect();
+        let mut found = Vec::new();
+        for one in crate::run::read_results(results.path(), false).unwrap().lines {
+            let Record { key, mut outcome, .. } = one.line.record;
+            if let Outcome::Answers { prefill_seconds, prefill_policies, decode_seconds, .. } =
+                &mut outcome
+            {
+                assert!(*prefill_policies <= policies);
+                (*prefill_seconds, *prefill_policies, *decode_seconds) = (0.0, 1, 0.0);
+            }
+            found.push(format!("{key:?} {outcome:?}"));
+        }
+        found.sort();
+        (found, split)
+    }
+
+    #[test]
+    fn policies_that_share_a_prefill_answer_as_alone() {
+        let (alone, _) = outcomes(1, ["a", "b", "c"]);
+        assert!(alone.len() > 8, "{}", alone.len());
+        assert_eq!(outcomes(2, ["a", "b", "c"]), (alone.clone(), Vec::new()));
+        assert_eq!(outcomes(8, ["a", "b", "c"]).0, alone);
+        // A question that cannot be asked fails under each policy, whoever shared the context.
+        assert_eq!(outcomes(8, ["a", "b", ""]).0, outcomes(1, ["a", "b", ""]).0);
     }
 
     #[test]

@@ -3,16 +3,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use burn::tensor::{Int, Tensor, TensorData};
-
-use briquette::{
-    KvCache, Prompt,
-    policy::{PositionMode, PrefillCompression},
-};
+use briquette::KvCache;
+use burn::tensor::Tensor;
 
 use crate::{
-    Error, GenerateOptions, Model, Result,
-    generate::{choose::Chooser, reconstruct::reconstruct, steps::Steps},
+    GenerateOptions, Model, Result,
+    generate::{
+        choose::Chooser,
+        prefill::{columns, prefill},
+        reconstruct::reconstruct,
+        steps::Steps,
+    },
 };
 
 /// The continuation of one prompt.
@@ -128,17 +129,49 @@ pub fn generate_batch_until<P: AsRef<[u32]>>(
     prompts: &[P],
     cache: &mut KvCache,
     options: &GenerateOptions,
+    on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
+) -> Result<(Vec<Generation>, Timing)> {
+    let chooser = Chooser::new(options, prompts, model.config().vocab_size)?;
+    let start = Instant::now();
+    let logits = prefill(model, prompts, cache, options.chunk)?;
+    reconstruct(model, prompts, cache, &options.instruction)?;
+    let start = (start, logits);
+    decode(model, prompts, start, cache, options, chooser, on_token)
+}
+
+/// As [`generate_batch_until`], of prompts that the cache has just taken in, of which these are the
+/// `logits` after the last token of each, such as [`prefill_shared`] returns. A second pass that
+/// the policy wants comes first, and is timed as the prefill.
+///
+/// # Errors
+/// As [`generate_batch_until`].
+pub fn continue_batch_until<P: AsRef<[u32]>>(
+    model: &Model,
+    prompts: &[P],
+    logits: Tensor<2>,
+    cache: &mut KvCache,
+    options: &GenerateOptions,
+    on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
+) -> Result<(Vec<Generation>, Timing)> {
+    let chooser = Chooser::new(options, prompts, model.config().vocab_size)?;
+    let start = (Instant::now(), logits);
+    reconstruct(model, prompts, cache, &options.instruction)?;
+    decode(model, prompts, start, cache, options, chooser, on_token)
+}
+
+/// Decodes behind a prefill that began at `start` and left `logits`.
+fn decode<P: AsRef<[u32]>>(
+    model: &Model,
+    prompts: &[P],
+    (start, mut logits): (Instant, Tensor<2>),
+    cache: &mut KvCache,
+    options: &GenerateOptions,
+    mut chooser: Chooser,
     mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
 ) -> Result<(Vec<Generation>, Timing)> {
-    let mut chooser = Chooser::new(options, prompts, model.config().vocab_size)?;
     let device = cache.device().clone();
-
-    let start = Instant::now();
-    let mut logits = prefill(model, prompts, cache, options.chunk)?;
-    reconstruct(model, prompts, cache, &options.instruction)?;
     device.sync()?;
     let prefilled = Instant::now();
-
     let mut rows =
         vec![Generation { tokens: Vec::new(), stopped: false, unseen: None }; prompts.len()];
     let mut decoded_tokens = 0;
@@ -181,111 +214,4 @@ pub fn generate_batch_until<P: AsRef<[u32]>>(
         launched_because: steps.launched_because(),
     };
     Ok((rows, timing))
-}
-
-/// Gives the prompts to the model, `chunk` columns at a time or whole, and returns the logits after
-/// the last token of each. Shorter prompts are padded on the left.
-///
-/// # Shapes
-/// - returns `[prompts, vocab_size]`
-///
-/// # Errors
-/// [`Error::CacheShape`], [`Error::EmptyPrompt`], [`Error::PromptTooLong`],
-/// [`Error::PromptNotInParts`], [`Error::ChunkTooLong`], [`Error::TokenOutOfRange`],
-/// [`Error::InvalidOption`] for a chunk of 0, and [`Error::Cache`] for what the cache refuses.
-pub fn prefill<P: AsRef<[u32]>>(
-    model: &Model,
-    prompts: &[P],
-    cache: &mut KvCache,
-    chunk: Option<usize>,
-) -> Result<Tensor<2>> {
-    model.check_cache(cache)?;
-    let rows = prompts.len();
-    let lengths = || prompts.iter().map(|prompt| prompt.as_ref().len());
-    if let Some(row) = lengths().position(|length| length == 0) {
-        return Err(Error::EmptyPrompt { row, rows });
-    }
-    let Some(width) = lengths().max() else {
-        return Err(Error::EmptyPrompt { row: 0, rows });
-    };
-    let context = model.context(cache.policy()).unwrap_or(usize::MAX);
-    let chunk = fitting(model, cache, width, chunk)?;
-    let seen = cache.tokens_seen();
-    for (row, tokens) in lengths().enumerate() {
-        let tokens = tokens.saturating_add(seen.get(row).copied().unwrap_or(0));
-        if tokens > context {
-            return Err(Error::PromptTooLong { tokens, context });
-        }
-    }
-    let chunk = match chunk {
-        Some(0) => {
-            return Err(Error::InvalidOption {
-                option: "chunk",
-                found: "0".into(),
-                must_be: "at least 1",
-            });
-        }
-        Some(columns) => columns.min(width),
-        None => width,
-    };
-    model.check_tokens(prompts.iter().flat_map(|p| p.as_ref().iter().map(|&id| i64::from(id))))?;
-
-    let padding: Vec<usize> = lengths().map(|length| width - length).collect();
-    let pad = model.config().pad_token_id.filter(|&id| (id as usize) < model.config().vocab_size);
-    let mut ids = Vec::with_capacity(rows * width);
-    for (prompt, &padding) in prompts.iter().zip(&padding) {
-        ids.extend(std::iter::repeat_n(pad.unwrap_or(0), padding));
-        ids.extend_from_slice(prompt.as_ref());
-    }
-    let tokens = columns(ids, [rows, width], model);
-
-    cache.begin_prompt(Prompt::new(width).left_padding(padding))?;
-    let mut start = 0;
-    loop {
-        let length = chunk.min(width - start);
-        let hidden = model.decode(tokens.clone().narrow(1, start, length), cache)?;
-        start += length;
-        if start == width {
-            return model.last_logits(hidden);
-        }
-    }
-}
-
-/// Columns per call for a cache that counts positions inside itself: `chunk` where the prompt fits
-/// behind the entries that the cache holds, else as many as fit beside what remains of the columns
-/// before.
-fn fitting(
-    model: &Model,
-    cache: &KvCache,
-    width: usize,
-    chunk: Option<usize>,
-) -> Result<Option<usize>> {
-    let (policy, context) = (cache.policy(), model.config().max_position_embeddings);
-    if policy.positions() != PositionMode::InCache {
-        return Ok(chunk);
-    }
-    let held: usize = (0..cache.shape().layers)
-        .map(|layer| Ok(cache.tokens_kept(layer)?.into_iter().max().unwrap_or(0)))
-        .collect::<Result<Vec<usize>>>()?
-        .into_iter()
-        .max()
-        .unwrap_or(0);
-    let tokens = held.saturating_add(width);
-    if tokens <= context {
-        return Ok(chunk);
-    }
-    let in_parts = policy.schedule().prefill == PrefillCompression::EveryChunk;
-    let seen = cache.tokens_seen().iter().max().copied().unwrap_or(0).saturating_add(width);
-    let most = context.saturating_sub(held.max(model.most_held(policy, seen)));
-    match chunk {
-        _ if !in_parts => Err(Error::PromptNotInParts { tokens, context }),
-        _ if most == 0 => Err(Error::PromptTooLong { tokens, context }),
-        Some(chunk) if chunk > most => Err(Error::ChunkTooLong { chunk, most, context }),
-        chunk => Ok(chunk.or(Some(most))),
-    }
-}
-
-/// Token ids, row by row, as a tensor of `shape` on the device of the model.
-pub(crate) fn columns(ids: Vec<u32>, shape: [usize; 2], model: &Model) -> Tensor<2, Int> {
-    Tensor::from_data(TensorData::new(ids, shape), &model.device())
 }

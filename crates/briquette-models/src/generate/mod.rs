@@ -3,6 +3,7 @@
 mod choose;
 pub(crate) mod generation;
 pub(crate) mod options;
+pub(crate) mod prefill;
 pub(crate) mod reconstruct;
 pub(crate) mod sample;
 pub(crate) mod steps;

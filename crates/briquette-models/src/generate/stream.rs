@@ -7,7 +7,7 @@ use crate::{
     Error, GenerateOptions, Model, Result, Timing,
     generate::{
         choose::Chooser,
-        generation::{columns, prefill},
+        prefill::{columns, prefill},
     },
     reconstruct,
 };

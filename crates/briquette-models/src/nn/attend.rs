@@ -1,4 +1,8 @@
-use briquette::{KvCache, Result, cache::Reconstruction, position::PositionEncoding};
+use briquette::{
+    KvCache, Result,
+    cache::{Reconstruction, SharedPrefill},
+    position::PositionEncoding,
+};
 use burn::tensor::Tensor;
 
 /// Receiver of a model's queries, keys and values: a [`KvCache`], or something around one that
@@ -52,5 +56,18 @@ impl Attend for Reconstruction<'_> {
 
     fn hidden_states(&mut self, x: &Tensor<3>) {
         Self::hidden_states(self, x);
+    }
+}
+
+impl Attend for SharedPrefill<'_> {
+    fn attend(
+        &mut self,
+        layer: usize,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        values: Tensor<4>,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
+        Self::attend(self, layer, queries, keys, values, encoding)
     }
 }

@@ -202,6 +202,7 @@ impl Collected {
                 answers,
                 cache,
                 prefill_seconds,
+                prefill_policies,
                 decode_seconds,
                 decoded_tokens,
             } => {
@@ -209,7 +210,10 @@ impl Collected {
                 let tasks = self.scores.entry(row.clone()).or_default();
                 let scores = tasks.entry(Column::of(&key)).or_default();
                 scores.push(&unit, &axes, &answers);
-                scores.prefill.insert(unit.clone(), prefill_seconds);
+                // Of a prefill that policies shared no part is one policy's.
+                if prefill_policies == 1 {
+                    scores.prefill.insert(unit.clone(), prefill_seconds);
+                }
                 scores.decode_seconds += decode_seconds;
                 scores.decoded += decoded_tokens;
                 if decoded_tokens > 0 {

@@ -1,6 +1,6 @@
 use burn::tensor::Device;
 
-use super::CacheConfig;
+use super::{CacheConfig, shared_attention::SharedAttention};
 use crate::{
     CacheShape, LayerView, Policy, cache::Entries, device::Rows, position::PositionEncoding,
     stage::AttentionRequest, view::Measures,
@@ -23,6 +23,8 @@ pub(super) struct Context<'a> {
     pub(super) observes: AttentionRequest,
     /// The measures of each layer at the last prompt.
     pub(super) measures: &'a Measures,
+    /// The attention that caches of the same prompt have computed.
+    pub(super) shared: Option<&'a SharedAttention>,
 }
 
 impl<'a> Context<'a> {

@@ -13,6 +13,7 @@ use super::{
     layer::LayerCache,
     progress::InputSpan,
     rollback::ActiveStep,
+    shared_attention::SharedAttention,
 };
 use crate::{
     CacheShape, Error, Policy, Result, device::Rows, ops::send, position::PositionEncoding,
@@ -152,13 +153,23 @@ impl KvCache {
         values: Tensor<4>,
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
-        let new = Projections { queries, keys, values };
+        self.attend_sharing(layer, Projections { queries, keys, values }, encoding, None)
+    }
+
+    /// As [`attend`](Self::attend), where other caches may have computed the attention.
+    pub(super) fn attend_sharing(
+        &mut self,
+        layer: usize,
+        new: Projections,
+        encoding: &dyn PositionEncoding,
+        shared: Option<&SharedAttention>,
+    ) -> Result<Tensor<4>> {
         if self.config.memory_ceiling.is_none() {
-            return self.attend_to(layer, new, encoding);
+            return self.attend_to(layer, new, encoding, shared);
         }
         let held = self.bytes_held();
         self.step(|cache| {
-            let output = cache.attend_to(layer, new, encoding)?;
+            let output = cache.attend_to(layer, new, encoding, shared)?;
             // A store may take more than could be told ahead.
             ceiling::check(cache.config.memory_ceiling, held, cache.bytes_held())?;
             Ok(output)
@@ -170,6 +181,7 @@ impl KvCache {
         layer: usize,
         new: Projections,
         encoding: &dyn PositionEncoding,
+        shared: Option<&SharedAttention>,
     ) -> Result<Tensor<4>> {
         check(layer, &new, self.shape, &self.device, self.batch)?;
         check_encoding(encoding, &self.policy, self.shape, &self.device)?;
@@ -196,6 +208,7 @@ impl KvCache {
             encoding,
             reach: *reach,
             measures,
+            shared,
         };
         let (input, arriving) = place(context, span, new, positions, layers[layer].held())?;
         let mut guard = layers[layer].take_store(context, batch);

@@ -16,12 +16,15 @@ mod replay;
 mod rollback;
 mod save;
 mod second_pass;
+mod shared_attention;
+mod shared_prefill;
 mod step;
 
 pub use config::{CacheConfig, InputCheck};
 pub use kv_cache::KvCache;
 pub use prompt::Prompt;
 pub use second_pass::Reconstruction;
+pub use shared_prefill::SharedPrefill;
 
 pub use crate::{
     ops::{AttentionStatistics, Clustering, Entries, Statistic},

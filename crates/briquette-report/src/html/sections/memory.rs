@@ -26,7 +26,8 @@ pub(in super::super) fn memory(data: &Data<'_>) -> Vec<Figures> {
     vec![data.figures(
         "speed",
         "Memory and time against budget",
-        "Means over all samples; whiskers are 95 % intervals. Samples that ran beside others on one machine took longer for it.",
+        "Means over all samples; whiskers are 95 % intervals. Samples that ran beside others on one machine took longer for it. \
+         A prefill that policies shared is no policy's (`--share-prefill 1` times each).",
         charts,
     )]
 }

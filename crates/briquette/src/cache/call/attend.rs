@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Result,
-    cache::{Entries, context::Context},
+    cache::{Entries, context::Context, shared_attention::Asked},
     ops::{AttentionOutput, ClusterTable, Ops, Visibility},
     policy::PositionMode,
     position::{Encode, encode},
@@ -81,9 +81,17 @@ pub(in crate::cache) fn attend(
         column_squares: observes.column_squares && !input.is_one_query(),
         ops: config.ops.as_ref(),
     };
-    match all.loose() {
-        Some(loose) => attend_entries(loose.clone(), query),
-        None => store.attend(query),
+    match (all.loose(), context.shared) {
+        (Some(loose), Some(shared)) if query.patterns.is_none() => {
+            let asked = Asked {
+                positions: policy.positions(),
+                column_sums: query.column_sums,
+                column_squares: query.column_squares,
+            };
+            shared.get_or_compute(asked, || attend_entries(loose.clone(), query))
+        }
+        (Some(loose), _) => attend_entries(loose.clone(), query),
+        (None, _) => store.attend(query),
     }
 }
 

@@ -35,6 +35,7 @@ impl KvCache {
             encoding: &NoPositionEncoding,
             reach: 0,
             measures,
+            shared: None,
         };
         let mut held = Vec::new();
         for (layer, cache) in layers.iter().enumerate() {

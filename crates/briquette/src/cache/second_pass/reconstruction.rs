@@ -268,8 +268,10 @@ impl Reconstruction<'_> {
         held: &Entries,
         new: Tensor<4>,
     ) -> Result<Tensor<3>> {
-        /// The most weights at once.
+        /// The most weights at once, but those of [`LEAST`] queries at least.
         const BLOCK: usize = 1 << 22;
+        /// With fewer queries at once a large batch is thousands of launches.
+        const LEAST: usize = 16;
         let cache = self.cache;
         let [batch, query_heads, columns, channels] = queries.dims();
         let heads = cache.shape.kv_heads;
@@ -284,7 +286,7 @@ impl Reconstruction<'_> {
         let asked_at = part.positions.clone().reshape([batch, 1, columns, 1]);
         let factor = self.factor(layer, part, batch, columns)?;
         let queries = queries.cast(DType::F32).reshape([batch * heads, group, columns, channels]);
-        let block = (BLOCK / (batch * query_heads * width)).clamp(1, columns);
+        let block = (BLOCK / (batch * query_heads * width)).max(LEAST).min(columns);
         let mut most: Option<Tensor<4>> = None;
         for start in (0..columns).step_by(block) {
             let rows = block.min(columns - start);
