@@ -24,22 +24,21 @@ pub(super) struct Session<'a> {
     pub(super) chunk: Option<usize>,
 }
 
-/// A cache that took in the first prompts of samples in a prefill that other policies shared.
-pub(super) struct Prefilled {
+/// A cache that samples are asked on: empty, with what the context follows, or behind the first
+/// prompts.
+pub(super) struct Start {
     pub(super) cache: KvCache,
-    /// After the last token of each prompt, `[samples, vocab_size]`.
-    pub(super) logits: Tensor<2>,
-    /// Those of the prefill, in equal parts.
-    pub(super) seconds: f64,
-    pub(super) policies: usize,
+    pub(super) prefilled: Option<Prefilled>,
 }
 
-/// A cache that samples are asked on.
-pub(super) enum Start {
-    /// Empty, or with what the context follows.
-    Before(KvCache),
-    /// Behind the first prompts.
-    Behind(Prefilled),
+/// A prefill of the first prompts of samples that policies shared.
+#[derive(Clone)]
+pub(super) struct Prefilled {
+    /// After the last token of each prompt, `[samples, vocab_size]`.
+    pub(super) logits: Tensor<2>,
+    /// An equal part of them for each policy.
+    pub(super) seconds: f64,
+    pub(super) policies: usize,
 }
 
 /// The tokens that are given to the cache first: with the question behind them, if that is asked
@@ -82,24 +81,20 @@ impl Session<'_> {
         ask: Question,
     ) -> Result<Vec<Outcome>> {
         let rows = samples.len();
-        let mut prefill_seconds = 0.0;
         let mut before: Vec<Vec<u32>> =
             samples.iter().map(|sample| sample.context.clone()).collect();
         let instruction = Instruction::new(self.tokenizer)?;
-        let (mut cache, mut prefilled, prefill_policies) = match start {
-            Start::Before(cache) => (cache, None, 1),
-            Start::Behind(Prefilled { cache, logits, seconds, policies }) => {
-                prefill_seconds = seconds;
-                (cache, Some(logits), policies)
-            }
-        };
-        if prefilled.is_none() && !cache.tokens_seen().is_empty() {
+        let Start { mut cache, prefilled } = start;
+        let prefill_policies = prefilled.as_ref().map_or(1, |prefilled| prefilled.policies);
+        let mut prefill_seconds = prefilled.as_ref().map_or(0.0, |prefilled| prefilled.seconds);
+        let mut logits = prefilled.map(|prefilled| prefilled.logits);
+        if logits.is_none() && !cache.tokens_seen().is_empty() {
             let following = |context| prefix::following(context, self.tokenizer);
             before = before.into_iter().map(following).collect::<Result<_>>()?;
         }
         if ask == Question::After && before.iter().all(|context| !context.is_empty()) {
             let start = Instant::now();
-            if prefilled.take().is_none() {
+            if logits.take().is_none() {
                 prefill(self.model, &before, &mut cache, self.chunk)?;
             }
             reconstruct(self.model, &before, &mut cache, &instruction)?;
@@ -117,7 +112,7 @@ impl Session<'_> {
             for (before, turn) in before.iter_mut().zip(&turns) {
                 before.extend(&turn.question);
             }
-            let prompts = (&before[..], prefilled.take());
+            let prompts = (&before[..], logits.take());
             let (generated, timing) = self.generate(prompts, &turns, &mut cache, &instruction)?;
             if number == 0 {
                 prefill_seconds += timing.prefill.as_secs_f64();
@@ -270,7 +265,7 @@ mod tests {
     }
 
     fn empty(model: &Model, policy: Policy) -> Start {
-        Start::Before(model.cache(policy).unwrap())
+        Start { cache: model.cache(policy).unwrap(), prefilled: None }
     }
 
     fn turn(tokenizer: &Tokenizer, question: &str, answer: &str, stop: &[&str]) -> Turn {

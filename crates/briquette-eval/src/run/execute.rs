@@ -310,7 +310,7 @@ impl<'a> UnitRunner<'a> {
 
     /// The caches of all policies of a round behind the first prompts, `None` where it has one
     /// policy.
-    fn prefill_together(&self, round: &Round<'_>) -> Result<Vec<Option<Prefilled>>> {
+    fn prefill_together(&self, round: &Round<'_>) -> Result<Vec<Option<Start>>> {
         let policies = round.batches.len();
         let first = round.batches.first().filter(|_| policies > 1);
         let Some((batch, unit)) = first.and_then(|batch| Some((batch, batch.units().next()?)))
@@ -329,7 +329,8 @@ impl<'a> UnitRunner<'a> {
         let logits = prefill_shared(self.model, &first_prompts(&samples, ask), &mut caches)?;
         self.model.device().sync().map_err(briquette_models::Error::from)?;
         let seconds = start.elapsed().as_secs_f64() / policies as f64;
-        let behind = |cache| Some(Prefilled { cache, logits: logits.clone(), seconds, policies });
+        let prefilled = Prefilled { logits, seconds, policies };
+        let behind = |cache| Some(Start { cache, prefilled: Some(prefilled.clone()) });
         Ok(caches.into_iter().map(behind).collect())
     }
 
@@ -348,7 +349,7 @@ impl<'a> UnitRunner<'a> {
     fn measure(
         &self,
         rows: &[Vec<&Unit>],
-        start: Option<Prefilled>,
+        start: Option<Start>,
     ) -> (Vec<Measured>, Option<(Error, usize)>) {
         match self.measure_rows(rows, start) {
             Err(error) if rows.len() > 1 && !error.is_interrupt() => {
@@ -368,20 +369,17 @@ impl<'a> UnitRunner<'a> {
     }
 
     /// The records of rows that are measured at once, each with its share of the seconds.
-    fn measure_rows(
-        &self,
-        rows: &[Vec<&Unit>],
-        prefilled: Option<Prefilled>,
-    ) -> Result<Vec<Measured>> {
-        let start = Instant::now();
-        let shared = prefilled.as_ref().map_or(0.0, |prefilled| prefilled.seconds);
-        let outcomes = self.outcomes(rows, prefilled)?;
-        let seconds = (shared + start.elapsed().as_secs_f64()) / rows.len() as f64;
+    fn measure_rows(&self, rows: &[Vec<&Unit>], start: Option<Start>) -> Result<Vec<Measured>> {
+        let begun = Instant::now();
+        let prefilled = start.as_ref().and_then(|start| start.prefilled.as_ref());
+        let shared = prefilled.map_or(0.0, |prefilled| prefilled.seconds);
+        let outcomes = self.outcomes(rows, start)?;
+        let seconds = (shared + begun.elapsed().as_secs_f64()) / rows.len() as f64;
         Ok(rows.iter().zip(outcomes).map(|(row, outcome)| records(row, outcome, seconds)).collect())
     }
 
     /// The outcome of each row.
-    fn outcomes(&self, rows: &[Vec<&Unit>], prefilled: Option<Prefilled>) -> Result<Vec<Outcome>> {
+    fn outcomes(&self, rows: &[Vec<&Unit>], start: Option<Start>) -> Result<Vec<Outcome>> {
         let units: Vec<&Unit> = rows.iter().filter_map(|row| row.first().copied()).collect();
         let Some(&unit) = units.first() else { return Ok(Vec::new()) };
         let policy: &Policy = &self.plan.entries[unit.entry].entry.policy;
@@ -394,10 +392,12 @@ impl<'a> UnitRunner<'a> {
                     tokenizer: &self.plan.opened.tokenizer,
                     chunk: self.plan.opened.spec.chunk,
                 };
-                let start = match (prefilled, &self.starts[unit.entry]) {
-                    (Some(prefilled), _) => Start::Behind(prefilled),
-                    (None, Some(prefix)) => Start::Before(prefix.fork()),
-                    (None, None) => Start::Before(self.model.cache(policy.clone())?),
+                let start = match (start, &self.starts[unit.entry]) {
+                    (Some(start), _) => start,
+                    (None, Some(prefix)) => Start { cache: prefix.fork(), prefilled: None },
+                    (None, None) => {
+                        Start { cache: self.model.cache(policy.clone())?, prefilled: None }
+                    }
                 };
                 let samples: Vec<_> = units.iter().map(|unit| &samples[unit.sample]).collect();
                 session.ask(start, &samples, ask)
