@@ -72,7 +72,7 @@ fn every_method_ends_as_after_a_prefill_of_its_own() {
         };
         let all: Vec<Policy> =
             in_one_pass(40).filter(Policy::can_share_prefill).map(with_profile).collect();
-        let few = ["full", "snapkv", "h2o", "d2o", "ems", "streamingllm", "adakv"];
+        let few = ["full", "snapkv", "h2o", "d2o", "ems", "streaming-llm", "adakv"];
         let few = |policy: &Policy| backend.is_quick() || few.contains(&policy.name());
         let policies: Vec<Policy> = all.into_iter().filter(few).collect();
         assert!(policies.len() >= 7, "{}", policies.len());

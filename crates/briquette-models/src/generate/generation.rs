@@ -140,8 +140,8 @@ pub fn generate_batch_until<P: AsRef<[u32]>>(
 }
 
 /// As [`generate_batch_until`], of prompts that the cache has just taken in, of which these are the
-/// `logits` after the last token of each, such as [`prefill_shared`] returns. A second pass that
-/// the policy wants comes first, and is timed as the prefill.
+/// `logits` after the last token of each, such as [`prefill_shared`](crate::prefill_shared)
+/// returns. A second pass that the policy wants comes first, and is timed as the prefill.
 ///
 /// # Errors
 /// As [`generate_batch_until`].
