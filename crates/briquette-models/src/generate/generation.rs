@@ -104,8 +104,8 @@ pub fn generate_until(
 /// stop token rests until all have. `on_token` receives the row and the token.
 ///
 /// # Errors
-/// [`Error::InvalidOption`], and as [`prefill`]. After an error the cache may hold a part of the
-/// prompts: reset it.
+/// [`Error::InvalidOption`](crate::Error::InvalidOption), and as [`prefill`]. After an error the
+/// cache may hold a part of the prompts: reset it.
 pub fn generate_batch<P: AsRef<[u32]>>(
     model: &Model,
     prompts: &[P],
