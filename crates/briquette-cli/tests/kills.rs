@@ -31,8 +31,7 @@ fn finish(args: &[String]) {
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// All numbers and texts in what a command wrote, without dates and times and what these are shared
-/// by, in one order.
+/// All numbers and texts in what a command wrote, without dates and times, in one order.
 fn content(path: &Path) -> Vec<Value> {
     let text =
         fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -43,9 +42,7 @@ fn content(path: &Path) -> Vec<Value> {
         _ => text.lines().filter(|line| !line.starts_with('#')).map(Into::into).collect(),
     };
     values.iter_mut().filter_map(Value::as_object_mut).for_each(|line| {
-        let of_time =
-            |key: &str| key == "date" || key == "prefill_policies" || key.ends_with("seconds");
-        line.retain(|key, _| !of_time(key));
+        line.retain(|key, _| key != "date" && !key.ends_with("seconds"));
     });
     values.sort_by_key(Value::to_string);
     values

@@ -51,15 +51,6 @@ impl fmt::Display for Key {
     }
 }
 
-fn alone() -> usize {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_alone(policies: &usize) -> bool {
-    *policies == 1
-}
-
 /// The result of a unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -72,11 +63,10 @@ pub enum Outcome {
         answers: Vec<Answer>,
         /// The cache after the last.
         cache: CacheBytes,
-        /// Seconds from the start of the context to the first token of the first answer.
-        prefill_seconds: f64,
-        /// Policies that shared the prefill, and its seconds in equal parts.
-        #[serde(default = "alone", skip_serializing_if = "is_alone")]
-        prefill_policies: usize,
+        /// Seconds from the start of the context to the first token of the first answer; `None`
+        /// where policies shared the prefill, of whose seconds no part is one policy's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prefill_seconds: Option<f64>,
         /// Seconds of all decode steps, and how many they were.
         decode_seconds: f64,
         /// Tokens decoded in them.

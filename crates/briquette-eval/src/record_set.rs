@@ -56,8 +56,8 @@ fn said(record: &Record, fingerprint: &str) -> Option<String> {
     let mut outcome = record.outcome.clone();
     match &mut outcome {
         Outcome::Unavailable { .. } => return None,
-        Outcome::Answers { cache, prefill_seconds, prefill_policies, decode_seconds, .. } => {
-            (*prefill_seconds, *prefill_policies, *decode_seconds) = (0.0, 1, 0.0);
+        Outcome::Answers { cache, prefill_seconds, decode_seconds, .. } => {
+            (*prefill_seconds, *decode_seconds) = (Some(0.0), 0.0);
             cache.spare = None;
         }
         Outcome::Text { cache, .. } | Outcome::Fidelity { cache, .. } => cache.spare = None,

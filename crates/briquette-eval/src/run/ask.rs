@@ -31,14 +31,20 @@ pub(super) struct Start {
     pub(super) prefilled: Option<Prefilled>,
 }
 
+impl Start {
+    /// No policy has shared its prefill.
+    pub(super) fn at(cache: KvCache) -> Self {
+        Self { cache, prefilled: None }
+    }
+}
+
 /// A prefill of the first prompts of samples that policies shared.
 #[derive(Clone)]
 pub(super) struct Prefilled {
     /// After the last token of each prompt, `[samples, vocab_size]`.
     pub(super) logits: Tensor<2>,
-    /// An equal part of them for each policy.
+    /// The part of one policy, an equal one.
     pub(super) seconds: f64,
-    pub(super) policies: usize,
 }
 
 /// The tokens that are given to the cache first: with the question behind them, if that is asked
@@ -85,8 +91,8 @@ impl Session<'_> {
             samples.iter().map(|sample| sample.context.clone()).collect();
         let instruction = Instruction::new(self.tokenizer)?;
         let Start { mut cache, prefilled } = start;
-        let prefill_policies = prefilled.as_ref().map_or(1, |prefilled| prefilled.policies);
-        let mut prefill_seconds = prefilled.as_ref().map_or(0.0, |prefilled| prefilled.seconds);
+        let is_shared = prefilled.is_some();
+        let mut prefill_seconds = 0.0;
         let mut logits = prefilled.map(|prefilled| prefilled.logits);
         if logits.is_none() && !cache.tokens_seen().is_empty() {
             let following = |context| prefix::following(context, self.tokenizer);
@@ -132,8 +138,7 @@ impl Session<'_> {
                 axes: sample.axes.clone(),
                 answers,
                 cache,
-                prefill_seconds: prefill_seconds / rows as f64,
-                prefill_policies,
+                prefill_seconds: (!is_shared).then_some(prefill_seconds / rows as f64),
                 decode_seconds: decode_seconds / rows as f64,
                 decoded_tokens,
             })
@@ -265,7 +270,7 @@ mod tests {
     }
 
     fn empty(model: &Model, policy: Policy) -> Start {
-        Start { cache: model.cache(policy).unwrap(), prefilled: None }
+        Start::at(model.cache(policy).unwrap())
     }
 
     fn turn(tokenizer: &Tokenizer, question: &str, answer: &str, stop: &[&str]) -> Turn {

@@ -169,8 +169,8 @@ pub fn execute(
             let unit_runner = UnitRunner::new(model_plan, &model, &plan.tasks, &batches)?;
             let rounds = rounds(model_plan, &plan.tasks, batches, runner.policies);
             let measure = |round, found: &mut Found<'_, _>| unit_runner.measure_round(round, found);
-            jobs::run_each(&rounds, runner.threads, measure, |(batch, measured, split)| {
-                executed.split.extend(split);
+            jobs::run_each(&rounds, runner.threads, measure, |(batch, measured, splits)| {
+                executed.split.extend(splits);
                 for (row, measured) in batch.rows.iter().zip(measured) {
                     match measured {
                         Ok(records) => {
@@ -275,35 +275,29 @@ impl<'a> UnitRunner<'a> {
     fn measure_round<'b>(
         &self,
         round: &'b Round<'b>,
-        found: &mut Found<'_, (&'b Batch<'b>, Vec<Measured>, Option<Split>)>,
+        found: &mut Found<'_, (&'b Batch<'b>, Vec<Measured>, Vec<Split>)>,
     ) -> Result<()> {
-        let mut failed = None;
+        let Some(first) = round.batches.first().and_then(|batch| batch.units().next()) else {
+            return Ok(());
+        };
+        let key = &first.key;
+        let mut splits = Vec::new();
         let starts = match self.prefill_together(round) {
             Ok(starts) => starts,
-            Err(error) if error.is_interrupt() => {
-                return Err(match round.batches.first().and_then(|batch| batch.units().next()) {
-                    Some(unit) => unit_error(&unit.key, error),
-                    None => error,
-                });
-            }
+            Err(error) if error.is_interrupt() => return Err(unit_error(key, error)),
             Err(error) => {
-                failed = Some(error);
+                let (rows, policies) = (round.batches[0].rows.len(), round.batches.len());
+                splits.push(Split { key: key.clone(), rows, policies, fits: 0, error });
                 round.batches.iter().map(|_| None).collect()
             }
         };
         for (batch, start) in round.batches.iter().zip(starts) {
-            let (measured, mut split) = self.measure(&batch.rows, start);
-            let policies = if failed.is_some() { round.batches.len() } else { 1 };
-            split = failed.take().map(|error| (error, 0)).or(split);
-            let key = batch.units().next().map(|unit| unit.key.clone());
-            let split = split.zip(key).map(|((error, fits), key)| Split {
-                key,
-                rows: batch.rows.len(),
-                policies,
-                fits,
-                error,
-            });
-            found((batch, measured, split))?;
+            let (measured, split) = self.measure(&batch.rows, start);
+            if let (Some((error, fits)), Some(unit)) = (split, batch.units().next()) {
+                let (key, rows) = (unit.key.clone(), batch.rows.len());
+                splits.push(Split { key, rows, policies: 1, fits, error });
+            }
+            found((batch, measured, std::mem::take(&mut splits)))?;
         }
         Ok(())
     }
@@ -329,7 +323,7 @@ impl<'a> UnitRunner<'a> {
         let logits = prefill_shared(self.model, &first_prompts(&samples, ask), &mut caches)?;
         self.model.device().sync().map_err(briquette_models::Error::from)?;
         let seconds = start.elapsed().as_secs_f64() / policies as f64;
-        let prefilled = Prefilled { logits, seconds, policies };
+        let prefilled = Prefilled { logits, seconds };
         let behind = |cache| Some(Start { cache, prefilled: Some(prefilled.clone()) });
         Ok(caches.into_iter().map(behind).collect())
     }
@@ -394,10 +388,8 @@ impl<'a> UnitRunner<'a> {
                 };
                 let start = match (start, &self.starts[unit.entry]) {
                     (Some(start), _) => start,
-                    (None, Some(prefix)) => Start { cache: prefix.fork(), prefilled: None },
-                    (None, None) => {
-                        Start { cache: self.model.cache(policy.clone())?, prefilled: None }
-                    }
+                    (None, Some(prefix)) => Start::at(prefix.fork()),
+                    (None, None) => Start::at(self.model.cache(policy.clone())?),
                 };
                 let samples: Vec<_> = units.iter().map(|unit| &samples[unit.sample]).collect();
                 session.ask(start, &samples, ask)
@@ -563,11 +555,9 @@ mod tests {
         let mut found = Vec::new();
         for one in crate::run::read_results(results.path(), false).unwrap().lines {
             let Record { key, mut outcome, .. } = one.line.record;
-            if let Outcome::Answers { prefill_seconds, prefill_policies, decode_seconds, .. } =
-                &mut outcome
-            {
-                assert!(*prefill_policies <= policies);
-                (*prefill_seconds, *prefill_policies, *decode_seconds) = (0.0, 1, 0.0);
+            if let Outcome::Answers { prefill_seconds, decode_seconds, .. } = &mut outcome {
+                assert!(policies > 1 || prefill_seconds.is_some());
+                (*prefill_seconds, *decode_seconds) = (None, 0.0);
             }
             found.push(format!("{key:?} {outcome:?}"));
         }

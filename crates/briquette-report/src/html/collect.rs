@@ -202,7 +202,6 @@ impl Collected {
                 answers,
                 cache,
                 prefill_seconds,
-                prefill_policies,
                 decode_seconds,
                 decoded_tokens,
             } => {
@@ -210,9 +209,8 @@ impl Collected {
                 let tasks = self.scores.entry(row.clone()).or_default();
                 let scores = tasks.entry(Column::of(&key)).or_default();
                 scores.push(&unit, &axes, &answers);
-                // Of a prefill that policies shared no part is one policy's.
-                if prefill_policies == 1 {
-                    scores.prefill.insert(unit.clone(), prefill_seconds);
+                if let Some(seconds) = prefill_seconds {
+                    scores.prefill.insert(unit.clone(), seconds);
                 }
                 scores.decode_seconds += decode_seconds;
                 scores.decoded += decoded_tokens;

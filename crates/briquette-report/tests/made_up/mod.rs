@@ -53,8 +53,7 @@ pub(crate) fn answers(
             })
             .collect(),
         cache,
-        prefill_seconds: 0.25,
-        prefill_policies: 1,
+        prefill_seconds: Some(0.25),
         decode_seconds: 0.06,
         decoded_tokens: 6,
     }
