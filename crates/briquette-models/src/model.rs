@@ -222,6 +222,15 @@ impl Model {
     ) -> Result<Tensor<2>> {
         self.check_tokens(tokens.clone().try_into_vec_as::<i64>()?)?;
         Self::check_not_empty(&tokens)?;
+        self.last_through(tokens, attend)
+    }
+
+    /// As [`forward_last_through`](Self::forward_last_through), of tokens checked before.
+    pub(crate) fn last_through(
+        &self,
+        tokens: Tensor<2, Int>,
+        attend: &mut dyn Attend,
+    ) -> Result<Tensor<2>> {
         self.interrupt.check()?;
         self.upkeep.call(&tokens.device());
         self.last_logits(self.model.forward(tokens, &self.positions, attend, &self.interrupt)?)

@@ -50,16 +50,20 @@ pub(super) struct Prefilled {
 /// The tokens that are given to the cache first: with the question behind them, if that is asked
 /// before compression.
 pub(super) fn first_prompts(samples: &[&Sample], ask: Question) -> Vec<Vec<u32>> {
+    let is_alone = is_context_alone(samples.iter().map(|sample| &sample.context[..]), ask);
     let question = |sample: &Sample| match sample.turns.first() {
-        Some(turn) if !is_context_alone(samples, ask) => turn.question.clone(),
+        Some(turn) if !is_alone => turn.question.clone(),
         _ => Vec::new(),
     };
     samples.iter().map(|sample| [&sample.context[..], &question(sample)].concat()).collect()
 }
 
-/// Whether the context is compressed before the question comes.
-fn is_context_alone(samples: &[&Sample], ask: Question) -> bool {
-    ask == Question::After && samples.iter().all(|sample| !sample.context.is_empty())
+/// Whether the contexts of samples are compressed before the question comes.
+pub(super) fn is_context_alone<'a>(
+    mut contexts: impl Iterator<Item = &'a [u32]>,
+    ask: Question,
+) -> bool {
+    ask == Question::After && contexts.all(|context| !context.is_empty())
 }
 
 /// Tokens and text generated for a turn of a sample.
@@ -98,7 +102,7 @@ impl Session<'_> {
             let following = |context| prefix::following(context, self.tokenizer);
             before = before.into_iter().map(following).collect::<Result<_>>()?;
         }
-        if ask == Question::After && before.iter().all(|context| !context.is_empty()) {
+        if is_context_alone(before.iter().map(Vec::as_slice), ask) {
             let start = Instant::now();
             if logits.take().is_none() {
                 prefill(self.model, &before, &mut cache, self.chunk)?;

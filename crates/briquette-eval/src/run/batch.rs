@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
+    ask::is_context_alone,
     plan::{ModelPlan, TaskData, Unit},
     tasks::{Planned, Work},
 };
@@ -126,35 +127,39 @@ pub(super) fn rounds<'a>(
 
 /// Whether the first prompt of a unit may be read once for several policies.
 fn shares(plan: &ModelPlan, tasks: &[Planned], unit: &Unit) -> bool {
-    let (group, planned) = (&plan.groups[unit.group], &plan.entries[unit.entry]);
-    let (Work::Ask { .. }, TaskData::Samples(samples)) = (&tasks[group.task].work, &group.data)
-    else {
-        return false;
-    };
+    let Some(sample) = asked(plan, tasks, unit) else { return false };
+    let planned = &plan.entries[unit.entry];
     let chunk = plan.opened.spec.chunk.unwrap_or(usize::MAX);
     planned.prefix.is_none()
         && planned.entry.policy.can_share_prefill()
-        && first_prompt(&samples[unit.sample], unit.key.ask) <= chunk
+        && first_prompt(sample, unit.key.ask) <= chunk
 }
 
 /// The sample of a unit that may run beside others.
 fn batched<'p>(plan: &'p ModelPlan, tasks: &[Planned], unit: &Unit) -> Option<&'p Sample> {
-    let (group, planned) = (&plan.groups[unit.group], &plan.entries[unit.entry]);
-    let (Work::Ask { .. }, TaskData::Samples(samples)) = (&tasks[group.task].work, &group.data)
-    else {
-        return None;
-    };
-    let sample = &samples[unit.sample];
+    let sample = asked(plan, tasks, unit)?;
+    let planned = &plan.entries[unit.entry];
     let alone =
         sample.turns.len() > 1 || planned.prefix.is_some() || planned.entry.rows_share_budget();
     (!alone).then_some(sample)
+}
+
+/// The sample that a unit asks.
+fn asked<'p>(plan: &'p ModelPlan, tasks: &[Planned], unit: &Unit) -> Option<&'p Sample> {
+    let group = &plan.groups[unit.group];
+    match (&tasks[group.task].work, &group.data) {
+        (Work::Ask { .. }, TaskData::Samples(samples)) => Some(&samples[unit.sample]),
+        _ => None,
+    }
 }
 
 /// Tokens of the first prompt of a sample.
 fn first_prompt(sample: &Sample, ask: Option<Question>) -> usize {
     let question = || sample.turns.first().map_or(0, |turn| turn.question.len());
     match ask {
-        Some(Question::After) if !sample.context.is_empty() => sample.context.len(),
+        Some(ask) if is_context_alone([&sample.context[..]].into_iter(), ask) => {
+            sample.context.len()
+        }
         _ => sample.context.len() + question(),
     }
 }

@@ -282,17 +282,17 @@ impl<'a> UnitRunner<'a> {
         };
         let key = &first.key;
         let mut splits = Vec::new();
-        let starts = match self.prefill_together(round) {
-            Ok(starts) => starts,
+        let mut starts = match self.prefill_together(round) {
+            Ok(starts) => starts.into_iter(),
             Err(error) if error.is_interrupt() => return Err(unit_error(key, error)),
             Err(error) => {
                 let (rows, policies) = (round.batches[0].rows.len(), round.batches.len());
                 splits.push(Split { key: key.clone(), rows, policies, fits: 0, error });
-                round.batches.iter().map(|_| None).collect()
+                Vec::new().into_iter()
             }
         };
-        for (batch, start) in round.batches.iter().zip(starts) {
-            let (measured, split) = self.measure(&batch.rows, start);
+        for batch in &round.batches {
+            let (measured, split) = self.measure(&batch.rows, starts.next());
             if let (Some((error, fits)), Some(unit)) = (split, batch.units().next()) {
                 let (key, rows) = (unit.key.clone(), batch.rows.len());
                 splits.push(Split { key, rows, policies: 1, fits, error });
@@ -302,18 +302,14 @@ impl<'a> UnitRunner<'a> {
         Ok(())
     }
 
-    /// The caches of all policies of a round behind the first prompts, `None` where it has one
+    /// The caches of all policies of a round behind the first prompts, none where it has one
     /// policy.
-    fn prefill_together(&self, round: &Round<'_>) -> Result<Vec<Option<Start>>> {
+    fn prefill_together(&self, round: &Round<'_>) -> Result<Vec<Start>> {
         let policies = round.batches.len();
         let first = round.batches.first().filter(|_| policies > 1);
-        let Some((batch, unit)) = first.and_then(|batch| Some((batch, batch.units().next()?)))
-        else {
-            return Ok(round.batches.iter().map(|_| None).collect());
-        };
-        let (Some(ask), Some(samples)) = (unit.key.ask, self.samples(&batch.rows)) else {
-            return Ok(round.batches.iter().map(|_| None).collect());
-        };
+        let asked = first
+            .and_then(|batch| Some((self.samples(&batch.rows)?, batch.units().next()?.key.ask?)));
+        let Some((samples, ask)) = asked else { return Ok(Vec::new()) };
         let start = Instant::now();
         let mut caches = Vec::new();
         for unit in round.batches.iter().filter_map(|batch| batch.units().next()) {
@@ -324,7 +320,7 @@ impl<'a> UnitRunner<'a> {
         self.model.device().sync().map_err(briquette_models::Error::from)?;
         let seconds = start.elapsed().as_secs_f64() / policies as f64;
         let prefilled = Prefilled { logits, seconds };
-        let behind = |cache| Some(Start { cache, prefilled: Some(prefilled.clone()) });
+        let behind = |cache| Start { cache, prefilled: Some(prefilled.clone()) };
         Ok(caches.into_iter().map(behind).collect())
     }
 

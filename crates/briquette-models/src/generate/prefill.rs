@@ -27,9 +27,7 @@ pub fn prefill<P: AsRef<[u32]>>(
     chunk: Option<usize>,
 ) -> Result<Tensor<2>> {
     model.check_cache(cache)?;
-    let Some(width) = prompts.iter().map(|prompt| prompt.as_ref().len()).max() else {
-        return Err(Error::EmptyPrompt { row: 0, rows: 0 });
-    };
+    let width = width(prompts)?;
     let chunk = fitting(model, cache, width, chunk)?;
     let context = model.context(cache.policy()).unwrap_or(usize::MAX);
     let padded = Padded::new(model, prompts, context, &cache.tokens_seen())?;
@@ -78,13 +76,17 @@ pub fn prefill_shared<P: AsRef<[u32]>>(
     }
     let padded = Padded::new(model, prompts, context, &[])?;
     let mut shared = SharedPrefill::new(caches, padded.prompt)?;
-    match model.forward_last_through(padded.tokens, &mut shared) {
-        Ok(logits) => Ok(logits),
-        Err(error) => {
-            shared.reset();
-            Err(error)
-        }
+    model.last_through(padded.tokens, &mut shared).inspect_err(|_| shared.reset())
+}
+
+/// Tokens of the longest prompt.
+fn width<P: AsRef<[u32]>>(prompts: &[P]) -> Result<usize> {
+    let lengths = || prompts.iter().map(|prompt| prompt.as_ref().len());
+    let empty = |row| Error::EmptyPrompt { row, rows: prompts.len() };
+    if let Some(row) = lengths().position(|length| length == 0) {
+        return Err(empty(row));
     }
+    lengths().max().ok_or_else(|| empty(0))
 }
 
 /// Prompts as rows of one width, shorter ones padded on the left.
@@ -104,12 +106,7 @@ impl Padded {
     ) -> Result<Self> {
         let rows = prompts.len();
         let lengths = || prompts.iter().map(|prompt| prompt.as_ref().len());
-        if let Some(row) = lengths().position(|length| length == 0) {
-            return Err(Error::EmptyPrompt { row, rows });
-        }
-        let Some(width) = lengths().max() else {
-            return Err(Error::EmptyPrompt { row: 0, rows });
-        };
+        let width = width(prompts)?;
         for (row, tokens) in lengths().enumerate() {
             let tokens = tokens.saturating_add(seen.get(row).copied().unwrap_or(0));
             if tokens > context {
