@@ -57,7 +57,11 @@ fn is_ascending(view: &LayerView<'_>) -> Result<bool> {
 }
 
 fn policies() -> Vec<Policy> {
-    let budget = Budget::Tokens(BUDGET);
+    policies_of(Budget::Tokens(BUDGET))
+}
+
+fn policies_of(budget: Budget) -> Vec<Policy> {
+    let ems = |reduce| Policy::ems(budget).with_window(6).with_reduce(reduce);
     let reduce = EvictThenMerge::default();
     vec![
         Policy::h2o(budget),
@@ -93,10 +97,6 @@ fn policies() -> Vec<Policy> {
             .with_positions(PositionMode::Written),
         ems(EvictThenMerge { gamma: 1.0, ..reduce }),
     ]
-}
-
-fn ems(reduce: EvictThenMerge) -> Policy {
-    Policy::ems(Budget::Tokens(BUDGET)).with_window(6).with_reduce(reduce)
 }
 
 /// The numbers of a cache's state.
@@ -251,15 +251,56 @@ fn budgets_that_are_reached_in_decoding_are_held() {
 }
 
 /// Policies whose heads may hold more than a prompt brings.
-fn growing() -> impl Iterator<Item = Policy> {
-    policies().into_iter().filter(|policy| !policy.reducer().makes_clusters())
+fn growing(budget: Budget) -> impl Iterator<Item = Policy> {
+    policies_of(budget).into_iter().filter(|policy| !policy.reducer().makes_clusters())
+}
+
+#[test]
+fn budgets_that_are_a_share_grow_in_place() {
+    for backend in backends() {
+        let (dtypes, ratios) = match backend.is_quick() {
+            true => (backend.dtypes(), vec![0.4, 0.75]),
+            false => (vec![DType::F32], vec![0.4]),
+        };
+        for dtype in dtypes {
+            for policy in ratios.iter().flat_map(|&ratio| growing(Budget::Ratio(ratio))) {
+                let mut pair = Pair::new(&policy, &backend, dtype);
+                pair.has_room = true;
+                // Rows whose budgets grow at different tokens.
+                pair.pad(40, [0, 1]);
+                pair.attend(40);
+                assert_eq!(pair.in_place.open_columns(), None, "no token has been decoded");
+                pair.attend(1);
+                let (mut made, mut laid_out) = (0, 0);
+                for _ in 0..30 {
+                    if pair.in_place.open_columns() == Some(0) {
+                        pair.in_place.begin_device_indexing(5).unwrap();
+                        made += 1;
+                    }
+                    let before = pair.in_place.bytes_held();
+                    pair.attend(1);
+                    laid_out += usize::from(pair.in_place.bytes_held() != before);
+                }
+                assert!((2..12).contains(&made), "{made}, {policy:?}");
+                // A layer's part of a budget that grows may fall by one, so that two tokens go.
+                let most = if policy.allocator().measures() { 3 } else { 0 };
+                assert!(laid_out <= most, "{laid_out}, {policy:?}");
+                // A prompt is laid out, and tokens behind it go in place again.
+                pair.attend(6);
+                pair.attend(1);
+                pair.in_place.begin_device_indexing(20).unwrap();
+                (0..9).for_each(|_| pair.attend(1));
+                assert!(pair.in_place.open_columns().is_some_and(|open| open > 0), "{policy:?}");
+            }
+        }
+    }
 }
 
 #[test]
 fn heads_below_their_share_take_free_slots() {
     for backend in backends() {
         for dtype in backend.dtypes() {
-            for policy in growing() {
+            for policy in growing(Budget::Tokens(BUDGET)) {
                 let mut pair = Pair::new(&policy, &backend, dtype);
                 pair.has_room = true;
                 pair.pad(10, [0, 3]);
@@ -296,7 +337,7 @@ fn heads_below_their_share_take_free_slots() {
 #[test]
 fn free_slots_are_given_up() {
     for backend in backends() {
-        for policy in growing() {
+        for policy in growing(Budget::Tokens(BUDGET)) {
             let mut pair = Pair::new(&policy, &backend, DType::F32);
             pair.pad(10, [2, 0]);
             pair.attend(10);

@@ -59,9 +59,16 @@ pub trait Replay {
     /// [`Error::PromptUnfinished`](crate::Error::PromptUnfinished).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()>;
 
+    /// The reason why the host says something else at many tokens, so that all steps must be
+    /// launched; `None` if there is none.
+    fn launched_because(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The kind of the next decoded token: those that end a local window move its sums, and are of
     /// another kind. `None` for a token that is unlike others, since tokens are packed with it
-    /// (KIVI, FP8): the host says which, so its step must be launched. It leaves tensors where they
+    /// (KIVI, FP8), or a cache is compressed that is not at every token, or [all
+    /// are](Self::launched_because): its step must be launched. Packing leaves tensors where they
     /// lie.
     fn step_kind(&mut self) -> Option<u64>;
 

@@ -113,7 +113,7 @@ fn given(tokens: Tensor<2, Int>, logits: Tensor<2>, cache: &KvCache) -> Given {
 /// Every method on the host; elsewhere those that compress at every token, one of each other kind,
 /// and one that decides on the host.
 fn policies(backend: &Backend) -> Vec<Policy> {
-    let few = ["full", "snapkv", "adakv", "kivi", "simlayerkv"];
+    let few = ["full", "snapkv", "adakv", "kivi", "simlayerkv", "keydiff", "leverage"];
     let all = in_one_pass(BUDGET).filter(|policy| {
         backend.is_quick()
             || few.contains(&policy.name())
@@ -129,8 +129,8 @@ fn compare(found: &Given, launched: &Given, grows: bool, what: &str) {
     if !grows {
         return assert_eq!(found, launched, "{what}");
     }
-    assert_eq!(found.tokens, launched.tokens, "{what}");
     assert_eq!(found.positions, launched.positions, "{what}");
+    assert_eq!(found.tokens, launched.tokens, "{what}");
     for (found, launched) in found.logits.iter().zip(&launched.logits) {
         assert!(
             (found - launched).abs() <= 1e-5 * (1.0 + launched.abs()),
@@ -171,7 +171,7 @@ fn play_of(model: &Model, policy: &Policy, steps: usize, device: &Device, what: 
         |tokens, cache: &mut KvCache| -> Result<_, Error> { Ok(model.forward(tokens, cache)?) };
     let mut graph = StepGraph::new(&mut cache, first, run);
     let below = matches!(policy.budget(), Some(Budget::Tokens(tokens)) if tokens > COLUMNS);
-    let grows = below || policy.schedule().decode_every.is_none();
+    let grows = below || policy.schedule().decode_every != Some(1);
     for (number, launched) in launched.iter().enumerate() {
         let what = format!("{what}, step {number}");
         graph.step().unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -212,7 +212,8 @@ fn replayed_steps_are_launched_ones() {
             let Played { replayed, dropped, why } = play(&policy, STEPS, &backend.device, &what);
             assert_eq!(dropped, 0, "{what}: {why:?}");
             let alike = match policy.schedule().decode_every {
-                Some(every) => every == 1 && policy.is_capturable(),
+                Some(1) => policy.is_capturable(),
+                Some(_) => policy.name() == "keydiff",
                 None => ["dense", "ragged", "quantized", "fp8"].contains(&policy.store().name()),
             };
             if backend.name == "flex" || !alike {
@@ -222,6 +223,18 @@ fn replayed_steps_are_launched_ones() {
                 assert!(replayed >= STEPS / 2, "{what}: {replayed}, {why:?}");
             }
         }
+    }
+}
+
+#[test]
+fn steps_between_compressions_are_replayed() {
+    for backend in backends() {
+        let what = format!("keydiff, {}", backend.name);
+        let policy = Policy::keydiff(Budget::Tokens(BUDGET)).with_schedule(Schedule::always(12));
+        let played = play(&policy, 40, &backend.device, &what);
+        assert_eq!(played.dropped, 0, "{what}: {:?}", played.why);
+        // Of each twelve one compresses, and three are launched before they are recorded.
+        assert!(played.replayed >= 20 || backend.name == "flex", "{what}: {played:?}");
     }
 }
 

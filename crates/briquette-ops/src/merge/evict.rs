@@ -12,8 +12,9 @@ use crate::{
 };
 
 /// Entries of a layer in no order, and one new token a head, of which the weakest is to go. The new
-/// token takes the place of the entry that goes, and nothing else moves. In a head with free slots,
-/// columns at position −1, it takes the last of these, and no entry goes.
+/// token takes the place of the entry that goes, and nothing else moves. A head may have free
+/// slots, columns at position −1: where it takes these, the token goes to the last of them, and no
+/// entry goes.
 ///
 /// `columns` are those of the entries before the new token.
 #[derive(Debug)]
@@ -34,9 +35,10 @@ pub struct EvictInput<'a> {
     /// Number of last tokens that stay whatever their scores, per batch row and kv head, rows
     /// first; fewer if there is no other to go.
     pub recent: &'a [usize],
-    /// Whether heads may have free slots. What keys, values, statistics and scores are there does
-    /// not matter.
-    pub has_free_slots: bool,
+    /// Whether the token takes a free slot if there is one, per batch row and kv head, rows first;
+    /// empty if no head has a free slot. Keys, values, statistics and scores of free slots do not
+    /// matter.
+    pub takes_free: &'a [bool],
 }
 
 /// Keys and values of entries, and of a new token.
@@ -79,6 +81,16 @@ impl EvictInput<'_> {
             SlotRows::Dense { .. } => self.scores.dims()[2],
             SlotRows::Ragged { counts, .. } => counts[head] + 1,
         }
+    }
+
+    /// Whether heads may have free slots.
+    pub fn has_free_slots(&self) -> bool {
+        !self.takes_free.is_empty()
+    }
+
+    /// Whether the token takes a free slot of a head, if it has one.
+    pub fn takes_free(&self, head: usize) -> bool {
+        self.takes_free.get(head).copied().unwrap_or(false)
     }
 
     /// Numbers of first and of last tokens of a head that stay.
@@ -157,7 +169,7 @@ impl Place {
             let free = (first..all).rev().find(|&column| tokens[column] < 0);
             let (sinks, recent) = input.protected(head);
             let goes = || weakest(scores, tokens, input.tokens(head), sinks, recent);
-            let free = free.filter(|_| input.has_free_slots);
+            let free = free.filter(|_| input.takes_free(head));
             (free.unwrap_or_else(goes), free.is_none())
         };
         let of_heads = scores.chunks(all).zip(tokens.chunks(all)).enumerate();
@@ -184,7 +196,7 @@ impl Place {
 }
 
 /// The column with the lowest score, NaN below all, and of equal scores the newest token, among the
-/// last `count`. The first `sinks` and the last `recent` tokens stay.
+/// last `count`, free slots left out. The first `sinks` and the last `recent` tokens stay.
 pub(crate) fn weakest(
     scores: &[f32],
     tokens: &[i64],
@@ -192,9 +204,12 @@ pub(crate) fn weakest(
     sinks: usize,
     recent: usize,
 ) -> usize {
-    let mut columns: Vec<usize> = (tokens.len() - count..tokens.len()).collect();
+    let columns = tokens.len() - count..tokens.len();
+    let mut columns: Vec<usize> = columns.filter(|&column| tokens[column] >= 0).collect();
     columns.sort_unstable_by_key(|&column| tokens[column]);
-    let goes = &columns[sinks..columns.len() - recent];
+    let keep = columns.len().saturating_sub(1);
+    let sinks = sinks.min(keep);
+    let goes = &columns[sinks..columns.len() - recent.min(keep - sinks)];
     let order = |a: f32, b: f32| match (a.is_nan(), b.is_nan()) {
         (false, false) => a.total_cmp(&b),
         (a, b) if a == b => Ordering::Equal,
@@ -368,5 +383,9 @@ mod tests {
         assert_eq!(weakest(&scores, &tokens, 3, 0, 1), 5);
         let scores = [1.0, f32::NAN, 2.0, f32::NAN, -1.0, -f32::NAN];
         assert_eq!(weakest(&scores, &tokens, 6, 0, 0), 5);
+        // A free slot is no token.
+        let (tokens, scores) = ([-1, 4, 0, -1, 7, 9], [-9.0, 1.0, 2.0, -9.0, 3.0, 4.0]);
+        assert_eq!(weakest(&scores, &tokens, 6, 0, 0), 1);
+        assert_eq!(weakest(&scores, &tokens, 6, 2, 1), 4);
     }
 }

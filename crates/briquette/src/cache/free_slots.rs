@@ -5,14 +5,18 @@ use burn::tensor::Tensor;
 
 use super::{
     Entries, KvCache,
-    call::{in_place::evicts_in_place, working_set::last_columns},
+    call::{
+        in_place::{evicts_in_place, grows},
+        working_set::last_columns,
+    },
     layer::LayerCache,
 };
-use crate::{Result, columns::behind_zeros, store::SlotStore};
+use crate::{Result, budget::Budget, columns::behind_zeros, store::SlotStore};
 
 impl KvCache {
     /// Tokens until a head that may keep more has no free slot, or until no slot is free; `None` if
-    /// each head holds what it may and no slot is free, or the layers cannot have free ones.
+    /// each head holds what it may and no slot is free, or the layers cannot have free ones. Where
+    /// budgets grow with the tokens seen each head may keep more.
     pub(super) fn free_slots(&mut self) -> Option<usize> {
         let may_have = evicts_in_place(&self.policy)
             && !self.policy.reducer().makes_clusters()
@@ -20,13 +24,14 @@ impl KvCache {
         if !may_have {
             return None;
         }
+        let grows = grows(&self.policy);
         let (mut is_any, mut most, mut least) = (false, 0, None);
         for layer in &mut self.layers {
             let LayerCache { share, held, store, .. } = layer;
             let share = share.as_ref()?;
             let store = store.as_mut().and_then(|store| store.in_place());
             let Some(slots) = store.and_then(|store| store.slots_with_free()) else {
-                if held != share {
+                if grows || held != share {
                     is_any = true;
                     least = Some(0);
                 }
@@ -37,7 +42,7 @@ impl KvCache {
                 let free = slots - *held;
                 most = most.max(free);
                 // A head without a free slot could not take a token that it may keep.
-                if slots < share {
+                if grows || slots < share {
                     least = Some(least.map_or(free, |least: usize| least.min(free)));
                 }
             }
@@ -52,7 +57,12 @@ impl KvCache {
     /// The errors of [`SlotStore::hold_slots`].
     pub(super) fn make_free_slots(&mut self, tokens: usize) -> Result<()> {
         let is_ragged = self.policy.store().holds_ragged_heads();
-        self.layers.iter_mut().try_for_each(|layer| layer.make_free_slots(tokens, is_ragged))
+        let growth = match self.policy.budget() {
+            Some(Budget::Ratio(ratio)) => Some((tokens as f64 * ratio).ceil() as usize + 1),
+            _ => None,
+        };
+        let each = |layer: &mut LayerCache| layer.make_free_slots(tokens, growth, is_ragged);
+        self.layers.iter_mut().try_for_each(each)
     }
 }
 
@@ -66,14 +76,23 @@ impl LayerCache {
         self.store.as_mut()?.in_place()
     }
 
-    fn make_free_slots(&mut self, tokens: usize, is_ragged: bool) -> Result<()> {
+    /// Makes free slots for so many tokens, or, where its budget grows, for its `growth` meanwhile.
+    fn make_free_slots(
+        &mut self,
+        tokens: usize,
+        growth: Option<usize>,
+        is_ragged: bool,
+    ) -> Result<()> {
         let Some(share) = self.share.clone() else { return Ok(()) };
-        if self.held == share {
+        if growth.is_none() && self.held == share {
             self.slots().into_iter().for_each(SlotStore::fill_slots);
             return Ok(());
         }
-        // A half more at least, so that a layer that grows is copied few times.
-        let room = |(&held, &share): (&usize, &usize)| share.min(held + tokens.max(held / 2));
+        let room = |(&held, &share): (&usize, &usize)| match growth {
+            Some(growth) => held + growth,
+            // A half more at least, so that a layer that grows is copied few times.
+            None => share.min(held + tokens.max(held / 2)),
+        };
         let mut slots: Vec<usize> = self.held.iter().zip(&share).map(room).collect();
         let most = slots.iter().copied().max().unwrap_or(0);
         if !is_ragged {

@@ -2,7 +2,7 @@
 
 use super::{
     KvCache,
-    call::compress::CompressionDue,
+    call::{compress::CompressionDue, in_place::grows},
     layer::LayerCache,
     progress::{InputSpan, Phase},
 };
@@ -21,7 +21,7 @@ impl Replay for KvCache {
             name: name.to_owned(),
             reason: reason.to_owned(),
         };
-        if !self.policy.is_capturable() {
+        if self.compresses_every_token() && !self.policy.is_capturable() {
             return Err(refused(
                 "policy",
                 self.policy.name(),
@@ -53,9 +53,6 @@ impl Replay for KvCache {
             if !layer.indexes_on_device() && layer.slots_with_free().is_none() {
                 visitor.numbers(&layer.held);
             }
-            if self.policy.schedule().decode_every.is_some() {
-                visitor.number(layer.progress.decoded());
-            }
             layer.window.visit_state(visitor);
             if let Some(state) = &mut layer.state {
                 visitor.tensor(StateTensor::Float2(state));
@@ -64,7 +61,22 @@ impl Replay for KvCache {
         Ok(())
     }
 
+    fn launched_because(&self) -> Option<&'static str> {
+        match self.policy.schedule().decode_every? {
+            1 => grows(&self.policy).then_some("its budget grows with the tokens seen"),
+            _ => (self.policy.observes().window > 0).then_some("the host counts its last queries"),
+        }
+    }
+
     fn step_kind(&mut self) -> Option<u64> {
+        let compresses = |every| {
+            every > 1 && self.layers.iter().any(|layer| layer.progress.decoded() + 1 >= every)
+        };
+        if self.launched_because().is_some()
+            || self.policy.schedule().decode_every.is_some_and(compresses)
+        {
+            return None;
+        }
         let mut stores = self.layers.iter_mut().filter_map(LayerCache::replay);
         if stores.any(|store| store.is_next_apart()) {
             return None;
@@ -116,9 +128,14 @@ impl Replay for KvCache {
     }
 
     fn begin_device_indexing(&mut self, tokens: usize) -> Result<()> {
-        if self.policy.schedule().decode_every.is_some() {
+        if self.compresses_every_token() {
             return self.make_free_slots(tokens);
         }
+        let until_next = |every: usize| {
+            let decoded = self.layers.first().map_or(0, |layer| layer.progress.decoded());
+            every.saturating_sub(decoded).max(1)
+        };
+        let tokens = self.policy.schedule().decode_every.map_or(tokens, until_next).min(tokens);
         for layer in &mut self.layers {
             if !layer.replay().is_some_and(|store| store.begin_device_indexing(tokens)) {
                 let name = self.policy.store().name().to_owned();
@@ -136,16 +153,23 @@ impl Replay for KvCache {
     }
 
     fn open_columns(&mut self) -> Option<usize> {
-        if self.policy.schedule().decode_every.is_some() {
+        if self.compresses_every_token() {
             return self.free_slots();
         }
         // Where weights are added up their columns are counted by the host.
         let observes = self.policy.observes();
         let adds_up = observes.column_sums || observes.local > 0;
-        if self.policy.positions() != PositionMode::Written || adds_up {
+        let counts_on_host = adds_up || self.launched_because().is_some();
+        if self.policy.positions() == PositionMode::InCache || counts_on_host {
             return None;
         }
-        let of_layer = |layer: &mut LayerCache| layer.replay()?.open_columns();
+        let encodes = self.policy.positions() == PositionMode::Deferred;
+        let of_layer = |layer: &mut LayerCache| {
+            layer
+                .replay()
+                .filter(|store| !encodes || store.encodes_what_it_counts())?
+                .open_columns()
+        };
         self.layers.iter_mut().map(of_layer).collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
@@ -157,6 +181,10 @@ impl Replay for KvCache {
 }
 
 impl KvCache {
+    fn compresses_every_token(&self) -> bool {
+        self.policy.schedule().decode_every == Some(1)
+    }
+
     /// The highest position that is encoded when these tokens arrive.
     fn last_position(&self, arrivals: &[InputSpan]) -> usize {
         if self.policy.positions() != PositionMode::InCache {

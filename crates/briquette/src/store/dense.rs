@@ -14,6 +14,7 @@ use crate::{
         KvLayout, Selection, SlotRows, Visibility, constant_ints, gather_entries, gather_positions,
         gather_scalars,
     },
+    position::Encode,
     prefix::{Parts, PrefixError},
     stage::statistics,
     state::{StateTensor, StateVisitor, visit_tracks},
@@ -192,6 +193,8 @@ impl DenseStore {
     /// Replaces all entries, with room for at most `capacity` columns.
     pub(super) fn hold(&mut self, entries: Entries, capacity: usize) {
         (self.unordered, self.has_free_slots) = (false, false);
+        // The device would count on from where it has come to.
+        self.next = None;
         let columns = entries.columns();
         // Buffers that are large enough and not too large are kept.
         let capacity = capacity.max(columns);
@@ -233,11 +236,16 @@ impl DenseStore {
         &self,
         buffers: &Entries,
         index: &DeviceIndex,
-        input: StoreQuery<'_>,
+        mut input: StoreQuery<'_>,
     ) -> Result<AttentionOutput> {
         let DeviceIndex { ref next, end } = *index;
+        // All the room there is: the columns held are counted by the host.
+        let encode = input.encode.take();
+        let encode = encode.map(|encode| Encode { positions: buffers.positions.clone(), ..encode });
+        let keys = Encode::keys(encode.as_ref(), buffers.keys.clone(), input.ops)?;
+        let keys = keys.cast(buffers.values.dtype());
         let found = input.decode(KvLayout::Dense(DenseKv {
-            keys: buffers.keys.clone(),
+            keys: keys.clone(),
             values: buffers.values.clone(),
             entries: end,
             counts: Some(next.clone()),
@@ -250,7 +258,8 @@ impl DenseStore {
             Some(output) => Ok(output),
             None => {
                 let visibility = sees_all(buffers.positions.clone().narrow(2, 0, end));
-                attend_entries(first(buffers, end), StoreQuery { visibility, ..input })
+                let entries = Entries { keys, ..buffers.clone() };
+                attend_entries(first(&entries, end), StoreQuery { visibility, ..input })
             }
         }
     }
@@ -428,8 +437,8 @@ impl Store for DenseStore {
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
-        if let (Some(index), Some(buffers), None, 1) =
-            (&self.next, &self.buffers, &input.encode, input.queries.dims()[2])
+        if let (Some(index), Some(buffers), 1) =
+            (&self.next, &self.buffers, input.queries.dims()[2])
         {
             return self.attend_device_indexed(buffers, index, input);
         }
@@ -579,6 +588,10 @@ impl ReplayStore for DenseStore {
 
     fn indexes_on_device(&self) -> bool {
         self.next.is_some()
+    }
+
+    fn encodes_what_it_counts(&self) -> bool {
+        true
     }
 
     fn open_columns(&self) -> Option<usize> {

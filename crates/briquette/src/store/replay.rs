@@ -27,6 +27,11 @@ pub trait ReplayStore {
         None
     }
 
+    /// Whether keys that are encoded in every call are, too, where the device counts.
+    fn encodes_what_it_counts(&self) -> bool {
+        false
+    }
+
     /// Counts a column that a replayed step has written.
     fn advance(&mut self) {}
 

@@ -94,8 +94,9 @@ pub struct Eviction {
     pub reduction: InPlace,
     /// The most tokens that each head holds afterwards, per batch row and kv head.
     pub most_tokens: Vec<usize>,
-    /// Whether heads may have free slots, which the new token takes before an entry goes.
-    pub has_free_slots: bool,
+    /// Whether the new token takes a free slot of a head if it has one, and no entry goes, per
+    /// batch row and kv head; empty where no slot is free.
+    pub takes_free: Vec<bool>,
 }
 
 impl Eviction {
@@ -107,7 +108,7 @@ impl Eviction {
         tracks: &'a mut AttentionStatistics,
         counted: AttentionStatistics,
     ) -> EvictInput<'a> {
-        let Self { scores, sinks, recent, has_free_slots, .. } = self;
+        let Self { scores, sinks, recent, takes_free, .. } = self;
         EvictInput {
             rows,
             positions,
@@ -116,7 +117,7 @@ impl Eviction {
             scores: scores.clone(),
             sinks: *sinks,
             recent,
-            has_free_slots: *has_free_slots,
+            takes_free,
         }
     }
 

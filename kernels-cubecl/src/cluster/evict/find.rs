@@ -76,9 +76,18 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
 
     let head = Head { batch: own.batch, head: own.head, first: 0, newest: own.count, end: 0 };
     let mut shared = Shared::<[u32]>::new_slice(UNITS);
-    let protected =
-        protected::<I>(&*ages, new_positions, &head, own.sinks, own.recent, &mut shared, false);
-    let gone = weakest::<I>(&*ages, new_positions, &*ranks, &head, &protected, &mut shared, false);
+    let protected = protected::<I>(
+        &*ages,
+        new_positions,
+        &head,
+        own.sinks,
+        own.recent,
+        &mut shared,
+        false,
+        false,
+    );
+    let gone =
+        weakest::<I>(&*ages, new_positions, &*ranks, &head, &protected, &mut shared, false, false);
 
     let steps = comptime!(vectors.div_ceil(LANES));
     let lane = unit % LANES;

@@ -57,6 +57,21 @@ pub(crate) fn position<I: Int>(
     }
 }
 
+/// Whether a token is in a column, and no free slot.
+#[cube]
+pub(crate) fn is_entry<I: Int>(
+    positions: &Tensor<I>,
+    head: &Head,
+    column: usize,
+    #[comptime] has_free_slots: bool,
+) -> bool {
+    let mut is_entry = true.runtime();
+    if comptime!(has_free_slots) && column < head.newest {
+        is_entry = positions[at::<I>(positions, head.batch, head.head, column)] >= I::new(0);
+    }
+    is_entry
+}
+
 /// Index of a channel of a column's row, which lies among those of the entries.
 #[cube]
 pub(crate) fn index<E: CubePrimitive>(

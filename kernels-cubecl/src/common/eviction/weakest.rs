@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::head::{Head, position};
+use super::head::{Head, is_entry, position};
 use crate::common::{line::at, order::order};
 
 /// Units of a cube.
@@ -39,6 +39,8 @@ pub(crate) struct Protected {
     recent: usize,
     /// The position behind the newest token's: none is above it.
     end: usize,
+    /// How many tokens come before the newest.
+    older: usize,
     /// Whether there are gaps among them, so that positions do not tell them.
     has_gaps: bool,
 }
@@ -68,14 +70,14 @@ impl Protected {
             }
             has = before < self.sinks;
             if comptime!(last) {
-                has = before + self.recent > head.newest - head.first;
+                has = before + self.recent > self.older;
             }
         }
         has
     }
 }
 
-/// The first `sinks` and the last `recent` tokens of a head.
+/// The first `sinks` and the last `recent` tokens of a head; fewer if there is no other to go.
 #[cube]
 pub(crate) fn protected<I: Int>(
     positions: &Tensor<I>,
@@ -85,8 +87,25 @@ pub(crate) fn protected<I: Int>(
     recent: usize,
     shared: &mut Shared<[u32]>,
     #[comptime] is_ragged: bool,
+    #[comptime] has_free_slots: bool,
 ) -> Protected {
     let (first, newest) = (head.first, head.newest);
+    let mut older = newest - first;
+    let mut sinks = sinks;
+    let mut recent = recent;
+    if comptime!(has_free_slots) {
+        let mut free_slots = 0u32;
+        let mut column = first + UNIT_POS as usize;
+        while column < newest {
+            if !is_entry::<I>(positions, head, column, has_free_slots) {
+                free_slots += 1;
+            }
+            column += UNITS;
+        }
+        older -= of_cube(shared, free_slots, true) as usize;
+        sinks = sinks.min(older);
+        recent = recent.min(older - sinks);
+    }
 
     // No position is above the new token's.
     let end = position::<I>(positions, new_positions, head, newest, is_ragged) + 1;
@@ -94,19 +113,21 @@ pub(crate) fn protected<I: Int>(
     let mut last_tokens = 0u32;
     let mut column = first + UNIT_POS as usize;
     while column <= newest {
-        let position = position::<I>(positions, new_positions, head, column, is_ragged);
-        if position < sinks {
-            first_tokens += 1;
-        }
-        if position + recent >= end {
-            last_tokens += 1;
+        if is_entry::<I>(positions, head, column, has_free_slots) {
+            let position = position::<I>(positions, new_positions, head, column, is_ragged);
+            if position < sinks {
+                first_tokens += 1;
+            }
+            if position + recent >= end {
+                last_tokens += 1;
+            }
         }
         column += UNITS;
     }
     let first_tokens = of_cube(shared, first_tokens, true) as usize;
     let last_tokens = of_cube(shared, last_tokens, true) as usize;
     let has_gaps = first_tokens != sinks || last_tokens != recent;
-    Protected { sinks, recent, end, has_gaps }
+    Protected { sinks, recent, end, older, has_gaps }
 }
 
 /// The column of the entry with the lowest score, NaN below all, and of equal scores of the newest,
@@ -120,6 +141,7 @@ pub(crate) fn weakest<I: Int>(
     protected: &Protected,
     shared: &mut Shared<[u32]>,
     #[comptime] is_ragged: bool,
+    #[comptime] has_free_slots: bool,
 ) -> usize {
     let unit = UNIT_POS as usize;
     let mut found = Shared::<[u32]>::new_slice(1usize);
@@ -134,7 +156,8 @@ pub(crate) fn weakest<I: Int>(
         let own = position::<I>(positions, new_positions, head, column, is_ragged);
         let is_first = protected.has::<I>(positions, new_positions, head, own, false, is_ragged);
         let is_last = protected.has::<I>(positions, new_positions, head, own, true, is_ragged);
-        if !is_first && !is_last {
+        let may_go = is_entry::<I>(positions, head, column, has_free_slots);
+        if may_go && !is_first && !is_last {
             let score = scores[at::<f32>(scores, head.batch, head.head, column)];
             let key = order(u32::reinterpret(score));
             let place = u32::cast_from(own) + 1;

@@ -2,7 +2,7 @@ use cubecl::prelude::*;
 
 use crate::common::{
     eviction::{
-        head::{Head, head_of, index, number, position},
+        head::{Head, head_of, index, is_entry, number, position},
         weakest::{UNITS, of_cube, protected, weakest},
     },
     line::{at, write},
@@ -16,21 +16,27 @@ pub(super) const ROWS: usize = UNITS / LANES * AHEAD;
 /// Rows that a unit loads before it looks at the first of them.
 const AHEAD: usize = 4;
 
-/// The numbers of first and of last tokens that stay, the same of all heads or each its own.
+/// The numbers of first and of last tokens that stay, and whether the new token takes a free slot
+/// (1 or 0): the same of all heads or each its own.
 #[cube]
 fn limits_of<I: Int>(
     limits: &Tensor<I>,
     list: usize,
     sinks: usize,
     recent: usize,
+    takes_free: usize,
     #[comptime] differ: bool,
-) -> (usize, usize) {
-    let mut both = (sinks, recent);
+) -> (usize, usize, usize) {
+    let mut all = (sinks, recent, takes_free);
     if comptime!(differ) {
-        let row = list * limits.stride(0);
-        both = (usize::cast_from(limits[row]), usize::cast_from(limits[row + limits.stride(1)]));
+        let (row, step) = (list * limits.stride(0), limits.stride(1));
+        all = (
+            usize::cast_from(limits[row]),
+            usize::cast_from(limits[row + step]),
+            usize::cast_from(limits[row + 2 * step]),
+        );
     }
-    both
+    all
 }
 
 /// The number of the last free slot of a head, its column and one more; zero if it has none.
@@ -47,8 +53,9 @@ fn last_free_slot<I: Int>(positions: &Tensor<I>, head: &Head, shared: &mut Share
     of_cube(shared, found, false) as usize
 }
 
-/// The column of the entry that goes, or of a slot that is free, in a head of a list. The first
-/// `sinks` and the last `recent` tokens stay, or, where heads differ, as many as their limits say.
+/// The column of the entry that goes, or of the free slot that the new token takes, in a head of a
+/// list. The first `sinks` and the last `recent` tokens stay, or, where heads differ, as many as
+/// their limits say.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn goes<I: Int>(
@@ -60,19 +67,29 @@ pub(super) fn goes<I: Int>(
     list: usize,
     sinks: usize,
     recent: usize,
+    takes_free: usize,
     #[comptime] is_ragged: bool,
     #[comptime] differ: bool,
     #[comptime] has_free_slots: bool,
 ) -> usize {
-    let (sinks, recent) = limits_of::<I>(limits, list, sinks, recent, differ);
+    let (sinks, recent, takes_free) =
+        limits_of::<I>(limits, list, sinks, recent, takes_free, differ);
     let mut shared = Shared::<[u32]>::new_slice(UNITS);
     let mut slot = 0usize.runtime();
-    if comptime!(has_free_slots) {
+    if comptime!(has_free_slots) && takes_free > 0 {
         slot = last_free_slot::<I>(positions, head, &mut shared);
     }
     if slot == 0 {
-        let protected =
-            protected::<I>(positions, new_positions, head, sinks, recent, &mut shared, is_ragged);
+        let protected = protected::<I>(
+            positions,
+            new_positions,
+            head,
+            sinks,
+            recent,
+            &mut shared,
+            is_ragged,
+            has_free_slots,
+        );
         slot = 1 + weakest::<I>(
             positions,
             new_positions,
@@ -81,6 +98,7 @@ pub(super) fn goes<I: Int>(
             &protected,
             &mut shared,
             is_ragged,
+            has_free_slots,
         );
     }
     slot - 1
@@ -162,6 +180,7 @@ pub(super) fn evict<E: Float, I: Int>(
     channels: usize,
     sinks: usize,
     recent: usize,
+    takes_free: usize,
     #[comptime] is_ragged: bool,
     #[comptime] is_tracked: bool,
     #[comptime] differ: bool,
@@ -182,6 +201,7 @@ pub(super) fn evict<E: Float, I: Int>(
         list,
         sinks,
         recent,
+        takes_free,
         is_ragged,
         differ,
         has_free_slots,
@@ -229,6 +249,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     similarity: &mut Tensor<f32>,
     sinks: usize,
     recent: usize,
+    takes_free: usize,
     parts: usize,
     #[comptime] vectors: usize,
     #[comptime] width: usize,
@@ -253,6 +274,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
         list,
         sinks,
         recent,
+        takes_free,
         is_ragged,
         differ,
         has_free_slots,
@@ -311,7 +333,8 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
         }
         sync_cube();
         let column = tile + unit;
-        if unit < ROWS && column <= head.newest && column != gone {
+        let is_other = column <= head.newest && column != gone;
+        if unit < ROWS && is_other && is_entry::<I>(positions, &head, column, has_free_slots) {
             let mut product = f32::new(0.0);
             let mut square = f32::new(0.0);
             #[unroll]

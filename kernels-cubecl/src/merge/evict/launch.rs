@@ -110,14 +110,13 @@ impl New {
     }
 }
 
-/// Numbers of tokens that stay: of all heads, or a tensor of each.
-fn limits_of(
-    limits: Limits<CubeBackend>,
-    stand_in: &CubeTensor,
-) -> (usize, usize, CubeTensor, bool) {
+/// Numbers of tokens that stay and whether a free slot is taken: of all heads, or a tensor of each.
+fn limits_of(limits: Limits<CubeBackend>, stand_in: &CubeTensor) -> ([usize; 3], CubeTensor, bool) {
     match limits {
-        Limits::Alike { sinks, recent } => (sinks, recent, stand_in.clone(), false),
-        Limits::Differ { of_heads } => (0, 0, of_heads, true),
+        Limits::Alike { sinks, recent, takes_free } => {
+            ([sinks, recent, usize::from(takes_free)], stand_in.clone(), false)
+        }
+        Limits::Differ { of_heads } => ([0; 3], of_heads, true),
     }
 }
 
@@ -130,7 +129,7 @@ pub(super) fn launch(
 ) -> Changed {
     let call = Call::new(&changed.keys, &changed.positions, &scores);
     let new = New::of(new, &scores);
-    let (sinks, recent, limits, differ) = limits_of(limits, &scores);
+    let ([sinks, recent, takes_free], limits, differ) = limits_of(limits, &scores);
     kernel::evict::launch(
         &call.client,
         call.cubes,
@@ -149,6 +148,7 @@ pub(super) fn launch(
         call.channels,
         sinks,
         recent,
+        takes_free,
         new.is_ragged,
         changed.is_tracked,
         differ,
@@ -184,7 +184,7 @@ pub(super) fn launch_spread(
             empty_device_dtype(client, device, Shape::from(NOWHERE), values.dtype)
         }
     };
-    let (sinks, recent, limits, differ) = limits_of(limits, &scores);
+    let ([sinks, recent, takes_free], limits, differ) = limits_of(limits, &scores);
     spread::spread::launch(
         &call.client,
         call.cubes,
@@ -201,6 +201,7 @@ pub(super) fn launch_spread(
         call.channels,
         sinks,
         recent,
+        takes_free,
         window,
         new.is_ragged,
         differ,
@@ -227,7 +228,7 @@ pub(super) fn launch_merging(
         empty_device_dtype(client, device, Shape::from(shape), dtype)
     };
     let new = New::of(new, &scores);
-    let (sinks, recent, limits, differ) = limits_of(limits, &scores);
+    let ([sinks, recent, takes_free], limits, differ) = limits_of(limits, &scores);
     let parts = parts(shape[2], batch * heads, &call.client);
     let places = empty([batch, heads, 1 + 2 * parts], changed.positions.dtype);
     let similarity = empty([batch, heads, parts], DType::F32);
@@ -252,6 +253,7 @@ pub(super) fn launch_merging(
         similarity.clone().into_tensor_arg(),
         sinks,
         recent,
+        takes_free,
         parts,
         call.channels / vector,
         vector,

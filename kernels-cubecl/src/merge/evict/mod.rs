@@ -22,8 +22,8 @@ use crate::common::{check::Check, eviction::weakest::UNITS, rows::cubes_of_rows,
 /// position, and the statistics of all. Nothing else moves, so a decode step at a budget needs no
 /// copy of keys and values. The entry is the one that [`select`](crate::select) would not keep,
 /// whichever order entries lie in: scores are ordered as by `f32::total_cmp`, except that NaN is
-/// the lowest; of equal scores the newest goes. In a head with free slots the token takes the last
-/// of these, and nothing goes.
+/// the lowest; of equal scores the newest goes. Where a head takes free slots and has some, the
+/// token takes the last of these, and nothing goes.
 ///
 /// Tensors that nobody else holds are changed in place, others copied before. A cube of 256 units a
 /// head, in one launch: it reads columns · 8 bytes of positions and scores and finds the lowest of
@@ -73,7 +73,7 @@ pub fn evict_spreading(input: EvictInput<'_>, spread: EvictSpreadInput) -> Resul
 
 /// As [`evict`], of an input that [`check_evict`] has let through.
 pub(crate) fn evict_checked(input: EvictInput<'_>) {
-    let (is_tracked, has_free_slots) = (!input.tracks.is_empty(), input.has_free_slots);
+    let (is_tracked, has_free_slots) = (!input.tracks.is_empty(), input.has_free_slots());
     let limits = limits(&input);
     run(input, |changed, counted, scores, new| {
         let [keys, values, positions, tracks] = changed;
@@ -95,7 +95,7 @@ pub(crate) fn evict_checked(input: EvictInput<'_>) {
 
 /// As [`evict_merging`], of an input that [`check_evict`] has let through.
 pub(crate) fn evict_merging_checked(input: EvictInput<'_>, merge: EvictMergeInput) -> Tensor<2> {
-    let (is_tracked, has_free_slots) = (!input.tracks.is_empty(), input.has_free_slots);
+    let (is_tracked, has_free_slots) = (!input.tracks.is_empty(), input.has_free_slots());
     let limits = limits(&input);
     let before = match merge.before {
         None => Before::Nothing,
@@ -126,8 +126,8 @@ pub(crate) fn evict_merging_checked(input: EvictInput<'_>, merge: EvictMergeInpu
 /// As [`evict_spreading`], of an input that [`check_evict_spreading`] has let through.
 pub(crate) fn evict_spreading_checked(mut input: EvictInput<'_>, spread: EvictSpreadInput) {
     let EvictSpreadInput { attention, drawn, window } = spread;
-    let limits = limits(&input);
-    let EvictInput { rows, positions, scores, has_free_slots, .. } = &mut input;
+    let (limits, has_free_slots) = (limits(&input), input.has_free_slots());
+    let EvictInput { rows, positions, scores, .. } = &mut input;
     let (new, mut values, new_values) = match rows {
         SlotRows::Dense { values, .. } => (NewRows::Behind, Rows::Dense(values), None),
         SlotRows::Ragged { values, offsets, new_keys, new_values, new_positions, .. } => {
@@ -149,7 +149,7 @@ pub(crate) fn evict_spreading_checked(mut input: EvictInput<'_>, spread: EvictSp
         attention.into_dispatch(),
         drawn.into_dispatch(),
         window,
-        *has_free_slots,
+        has_free_slots,
     );
     values.put(of_values);
     if let Some(new_values) = new_values {
@@ -229,18 +229,20 @@ impl Rows<'_> {
     }
 }
 
-/// Numbers of first and last that stay.
+/// Numbers of first and last that stay, and whether the new token takes a free slot.
 fn limits(input: &EvictInput<'_>) -> Limits<Dispatch> {
     let [batch, heads, _] = input.scores.dims();
     let lists = batch * heads;
-    let of_head = |head| input.protected(head);
-    let (sinks, recent) = of_head(0);
-    if (1..lists).all(|head| of_head(head) == (sinks, recent)) {
-        return Limits::Alike { sinks, recent };
+    let of_head = |head| (input.protected(head), input.takes_free(head));
+    let first = of_head(0);
+    if (1..lists).all(|head| of_head(head) == first) {
+        let ((sinks, recent), takes_free) = first;
+        return Limits::Alike { sinks, recent, takes_free };
     }
-    let both = (0..lists).map(of_head);
-    let list = both.flat_map(|(sinks, recent)| [sinks as i64, recent as i64]).collect();
-    let of_heads = constant_ints("evict", list, [lists, 2], &input.scores.device());
+    let numbers =
+        |((sinks, recent), takes_free)| [sinks as i64, recent as i64, i64::from(takes_free)];
+    let list = (0..lists).map(of_head).flat_map(numbers).collect();
+    let of_heads = constant_ints("evict", list, [lists, 3], &input.scores.device());
     Limits::Differ { of_heads: of_heads.cast(input.positions.dtype()).into_dispatch() }
 }
 
@@ -279,7 +281,7 @@ pub(crate) fn check_evict_spreading(
 /// Refuses entries that do not fit each other.
 fn check(operation: &'static str, input: &EvictInput<'_>) -> Result<Check> {
     let check = Check::new(operation, &input.scores.device())?;
-    let EvictInput { rows, positions, tracks, counted, scores, recent, .. } = input;
+    let EvictInput { rows, positions, tracks, counted, scores, recent, takes_free, .. } = input;
     let [batch, heads, columns] = scores.dims();
     let lists = batch * heads;
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
@@ -288,6 +290,8 @@ fn check(operation: &'static str, input: &EvictInput<'_>) -> Result<Check> {
     check.value("columns", columns, columns > 1, "2 or more")?;
     check.f32("scores", scores.dtype())?;
     check.value("the length of recent", recent.len(), recent.len() == lists, lists.to_string())?;
+    let (found, fits) = (takes_free.len(), [0, lists].contains(&takes_free.len()));
+    check.value("the length of takes_free", found, fits, format!("0 or {lists}"))?;
     let width = match rows {
         SlotRows::Dense { keys, values } => {
             let [_, _, slots, channels] = keys.dims();

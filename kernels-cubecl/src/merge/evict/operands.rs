@@ -20,13 +20,13 @@ pub(super) enum NewRows<B: Backend> {
     },
 }
 
-/// How many first and last tokens of each head stay.
+/// How many first and last tokens of each head stay, and whether the new one takes a free slot.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
 pub(super) enum Limits<B: Backend> {
     /// As many of all.
-    Alike { sinks: usize, recent: usize },
-    /// Both numbers of each head, `[batch · heads, 2]`.
+    Alike { sinks: usize, recent: usize, takes_free: bool },
+    /// These numbers of each head, `[batch · heads, 3]`.
     Differ { of_heads: IntTensor<B> },
 }
 

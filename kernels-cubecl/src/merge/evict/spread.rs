@@ -3,7 +3,7 @@ use cubecl::prelude::*;
 use super::kernel::{goes, was_free};
 use crate::common::{
     eviction::{
-        head::{Head, head_of, index, number, position},
+        head::{Head, head_of, index, is_entry, number, position},
         weakest::UNITS,
     },
     line::at,
@@ -26,6 +26,7 @@ pub(super) fn spread<E: Float, I: Int>(
     channels: usize,
     sinks: usize,
     recent: usize,
+    takes_free: usize,
     #[comptime] window: usize,
     #[comptime] is_ragged: bool,
     #[comptime] differ: bool,
@@ -47,6 +48,7 @@ pub(super) fn spread<E: Float, I: Int>(
         list,
         sinks,
         recent,
+        takes_free,
         is_ragged,
         differ,
         has_free_slots,
@@ -65,7 +67,7 @@ pub(super) fn spread<E: Float, I: Int>(
         let mut column = head.first + unit;
         while column <= head.newest {
             let of_column = position::<I>(positions, new_positions, &head, column, is_ragged);
-            if of_column > own {
+            if of_column > own && is_entry::<I>(positions, &head, column, has_free_slots) {
                 let mut between = 0usize.runtime();
                 for other in head.first..head.newest + 1 {
                     let other = position::<I>(positions, new_positions, &head, other, is_ragged);

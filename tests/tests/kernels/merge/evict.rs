@@ -30,6 +30,8 @@ struct Head {
     attention: Vec<f32>,
     drawn: Vec<f32>,
     recent: usize,
+    /// Whether the token takes a free slot if there is one.
+    takes_free: bool,
 }
 
 /// Changes that an entry makes to others before it goes.
@@ -95,7 +97,17 @@ impl Layer {
             let attention = (0..=count).map(|_| rng.random_range(0.0..2.0)).collect();
             let drawn = (0..=count).map(|_| rng.random_range(0.0..1.0)).collect();
             let recent = recent + list % 2;
-            Head { positions, scores, keys, values, counted, attention, drawn, recent }
+            Head {
+                positions,
+                scores,
+                keys,
+                values,
+                counted,
+                attention,
+                drawn,
+                recent,
+                takes_free: true,
+            }
         };
         let lists = (0..batch * heads).map(list).collect();
         Self {
@@ -123,6 +135,15 @@ impl Layer {
                 list.positions[slot] = -1;
                 list.scores[slot] = f32::NAN;
             }
+        }
+        self
+    }
+
+    /// The layer with every second head evicting an entry, free slots or not.
+    fn with_some_full(mut self) -> Self {
+        let first = self.columns() % 2;
+        for head in self.lists.iter_mut().skip(first).step_by(2) {
+            head.takes_free = head.positions.iter().filter(|&&position| position >= 0).count() < 2;
         }
         self
     }
@@ -176,13 +197,16 @@ impl Layer {
     /// The index of the last free slot of a head, or else of the entry that goes, by sorting it by
     /// position and then by score.
     fn gone(&self, head: &Head) -> usize {
-        if let Some(free) = head.positions.iter().rposition(|&position| position < 0) {
+        let is_free = |&position: &i64| position < 0;
+        if let Some(free) = head.positions.iter().rposition(is_free).filter(|_| head.takes_free) {
             return free;
         }
-        let tokens = head.positions.len();
+        let columns = 0..head.positions.len();
+        let mut order: Vec<usize> =
+            columns.filter(|&column| !is_free(&head.positions[column])).collect();
+        let tokens = order.len();
         let sinks = self.sinks.min(tokens - 1);
         let recent = head.recent.min(tokens - 1 - sinks);
-        let mut order: Vec<usize> = (0..tokens).collect();
         order.sort_by_key(|&index| head.positions[index]);
         let mut goes = order[sinks..tokens - recent].to_vec();
         goes.reverse();
@@ -262,6 +286,12 @@ impl Layer {
         Tensor::from_data(data, (device, DType::F32))
     }
 
+    /// Whether each head takes free slots; empty where there are none.
+    fn takes_free(&self) -> Vec<bool> {
+        let of_heads = self.lists.iter().map(|head| head.takes_free);
+        of_heads.filter(|_| self.has_free_slots).collect()
+    }
+
     fn rows(&self, of_head: impl Fn(&Head) -> Vec<Vec<f64>>) -> Vec<f64> {
         self.lists.iter().flat_map(|head| of_head(head).concat()).collect()
     }
@@ -274,12 +304,13 @@ impl Layer {
         let before = held.numbers();
         let counts: Vec<usize> = self.lists.iter().map(|head| head.positions.len() - 1).collect();
         let recent: Vec<usize> = self.lists.iter().map(|head| head.recent).collect();
+        let takes_free = self.takes_free();
         let spread = |window| EvictSpreadInput {
             attention: self.scalars(&backend.device, |head| head.attention.clone()),
             drawn: self.scalars(&backend.device, |head| head.drawn.clone()),
             window,
         };
-        let input = state.input(self, &counts, &recent);
+        let input = state.input(self, &counts, &recent, &takes_free);
         let found = match reduction {
             Reduction::Spread(window) => {
                 let spread = spread(window);
@@ -355,7 +386,7 @@ fn nearest(head: &Head, gone: usize) -> (f64, usize) {
         0.0 => 0.0,
         squares => (dot(from, to) / squares.sqrt()).min(1.0),
     };
-    let others = (0..head.keys.len()).filter(|&other| other != gone);
+    let others = (0..head.keys.len()).filter(|&other| other != gone && head.positions[other] >= 0);
     let all = others.map(|other| (like(&head.keys[other]), other));
     all.max_by(|a, b| a.0.total_cmp(&b.0).then(head.positions[b.1].cmp(&head.positions[a.1])))
         .unwrap()
@@ -438,6 +469,7 @@ impl State {
         layer: &Layer,
         counts: &'a [usize],
         recent: &'a [usize],
+        takes_free: &'a [bool],
     ) -> EvictInput<'a> {
         let rows = match (&mut self.keys, &mut self.values) {
             (Rows::Rectangle(keys), Rows::Rectangle(values)) => SlotRows::Dense { keys, values },
@@ -470,7 +502,7 @@ impl State {
             scores: self.scores.clone(),
             sinks: layer.sinks,
             recent,
-            has_free_slots: layer.has_free_slots,
+            takes_free,
         }
     }
 }
@@ -496,7 +528,9 @@ fn layers(dtype: DType) -> Vec<Layer> {
         let free: [&[usize]; 3] = [&[3, 3, 0, 0], &[0, 1, 700, 300], &[0]];
         let is_ragged = number % 2 == 1;
         let counts = if is_ragged { &counts[..] } else { &counts[..1] };
-        all.push(layer(counts, number > 3, is_ragged).with_free_slots(free[number % 3]));
+        let free = layer(counts, number > 3, is_ragged).with_free_slots(free[number % 3]);
+        all.push(free.clone().with_some_full());
+        all.push(free);
     }
     all
 }
@@ -578,12 +612,14 @@ fn misfits_are_refused() {
         let mut state = State::of(&layer, DType::F32, &backend.device);
         let before = state.keys.numbers();
         let refused = |state: &mut State, change: fn(&mut EvictInput<'_>)| {
-            let mut input = state.input(&layer, &counts, &recent);
+            let mut input = state.input(&layer, &counts, &recent, &[]);
             change(&mut input);
             evict(input).unwrap_err()
         };
         let found = refused(&mut state, |input| input.recent = &[1]);
         assert_eq!(found, wrong_value("evict", "the length of recent", 1, "4"));
+        let found = refused(&mut state, |input| input.takes_free = &[true; 3]);
+        assert_eq!(found, wrong_value("evict", "the length of takes_free", 3, "0 or 4"));
         let found = refused(&mut state, |input| {
             input.scores = input.scores.clone().narrow(2, 0, 6);
         });
@@ -606,12 +642,12 @@ fn misfits_are_refused() {
         }
         let before_thresholds = Tensor::<2>::zeros([3, 1], (&backend.device, DType::F32));
         let merge = EvictMergeInput { before: Some(before_thresholds), beta: 0.7 };
-        let found = evict_merging(state.input(&layer, &counts, &recent), merge).unwrap_err();
+        let found = evict_merging(state.input(&layer, &counts, &recent, &[]), merge).unwrap_err();
         assert_eq!(found, wrong_shape("evict_merging", "before", &[3, 1], &[2, 1]));
         let of = |columns| Tensor::<3>::zeros([2, 2, columns], (&backend.device, DType::F32));
         let refused = |state: &mut State, attention, window| {
             let spread = EvictSpreadInput { attention, drawn: of(7), window };
-            evict_spreading(state.input(&layer, &counts, &recent), spread).unwrap_err()
+            evict_spreading(state.input(&layer, &counts, &recent, &[]), spread).unwrap_err()
         };
         let found = refused(&mut state, of(6), 4);
         assert_eq!(found, wrong_shape("evict_spreading", "attention", &[2, 2, 6], &[2, 2, 7]));

@@ -26,23 +26,32 @@ pub(in crate::cache) fn may_evict_in_place(
     held_before: &[usize],
     store: &mut dyn Store,
 ) -> bool {
+    let Some(slots) = store.in_place() else { return false };
     let span = &input.span;
     let decodes = matches!(span.phase, Phase::Decode { .. }) && !span.padded;
     let due = CompressionDue::of(context.policy, span.phase).compress;
     decodes
         && due
         && evicts_in_place(context.policy)
-        && store.in_place().is_some_and(|slots| slots.can_evict(held_before))
+        && slots.can_evict(held_before)
+        // Without free slots every token that evicts none would lay the entries out anew.
+        && (!grows(context.policy) || slots.slots_with_free().is_some())
 }
 
-/// An eviction of one entry a head, per batch row and kv head; in a head with a free slot the token
-/// takes that.
+/// Whether the budget of a layer grows with the tokens seen, so that some tokens evict none.
+pub(in crate::cache) fn grows(policy: &Policy) -> bool {
+    matches!(policy.budget(), Some(Budget::Ratio(_)))
+}
+
+/// An eviction of one entry a head, per batch row and kv head; where a head takes a free slot, of
+/// none.
 pub(in crate::cache) struct InPlaceCounts {
     /// Entries that a head may keep.
     pub(in crate::cache) kept: Vec<usize>,
     /// Tokens held afterwards; where tokens share entries as many as there may be.
     pub(in crate::cache) held: Vec<usize>,
-    has_free_slots: bool,
+    /// Whether a head takes a free slot if it has one; empty where no slot is free.
+    takes_free: Vec<bool>,
 }
 
 /// The numbers of an eviction by which a decoded token takes another's place, if every head keeps
@@ -63,19 +72,32 @@ pub(in crate::cache) fn kept_in_place(
     let allocation = policy.allocator().allocate(&view)?;
     let kept = kept_per_head(policy, &view, allocation, &input.arrived)?;
     if let Some(slots) = with_free {
-        let fits = |((&held, &slots), &kept)| slots == kept || held < slots && slots < kept;
-        if !held_before.iter().zip(&slots).zip(&kept).all(fits) {
+        let mut heads = held_before.iter().zip(&slots).zip(&kept);
+        if grows(policy) {
+            let fits = |((&held, &slots), &kept)| held == kept || held < kept && held < slots;
+            if !heads.all(fits) {
+                return Ok(None);
+            }
+            let takes_free: Vec<bool> =
+                held_before.iter().zip(&kept).map(|(held, kept)| held < kept).collect();
+            let taken = held_before.iter().zip(&takes_free);
+            let held = taken.map(|(&held, &takes)| held + usize::from(takes)).collect();
+            return Ok(Some(InPlaceCounts { kept, held, takes_free }));
+        }
+        if !heads.all(|((&held, &slots), &kept)| slots == kept || held < slots && slots < kept) {
             return Ok(None);
         }
         let held = input.held.iter().zip(&slots).map(|(&held, &slots)| held.min(slots)).collect();
-        return Ok(Some(InPlaceCounts { kept, held, has_free_slots: true }));
+        // The device sees which heads have one: the same numbers at every token.
+        let takes_free = vec![true; kept.len()];
+        return Ok(Some(InPlaceCounts { kept, held, takes_free }));
     }
     if kept != slots.entry_counts(held_before) {
         return Ok(None);
     }
-    let has_free_slots = false;
+    let takes_free = Vec::new();
     let Some(columns) = slots.token_columns() else {
-        return Ok(Some(InPlaceCounts { held: kept.clone(), kept, has_free_slots }));
+        return Ok(Some(InPlaceCounts { held: kept.clone(), kept, takes_free }));
     };
     let seen = input.span.seen();
     let heads = context.shape.kv_heads;
@@ -89,11 +111,11 @@ pub(in crate::cache) fn kept_in_place(
     }
     // As many as there is room for: the same at every token, until there is room for no more.
     let held = kept.iter().map(|&kept| columns.min(policy.reducer().columns(kept))).collect();
-    Ok(Some(InPlaceCounts { kept, held, has_free_slots }))
+    Ok(Some(InPlaceCounts { kept, held, takes_free }))
 }
 
-/// Whether every decoded token evicts one, by a score that does not depend on the order that
-/// entries lie in.
+/// Whether every decoded token evicts one, once a layer is at its budget, by a score that does not
+/// depend on the order that entries lie in.
 pub(in crate::cache) fn evicts_in_place(policy: &Policy) -> bool {
     let observes = policy.observes();
     let schedule = policy.schedule();
@@ -112,8 +134,6 @@ pub(in crate::cache) fn evicts_in_place(policy: &Policy) -> bool {
         && policy.is_capturable()
         && policy.reducer().reduces_in_place()
         && !policy.allocator().reads_scores()
-        // A share of the tokens seen grows: some tokens evict none.
-        && !matches!(policy.budget(), Some(Budget::Ratio(_)))
         && !observes.holds_queries()
 }
 
@@ -174,7 +194,7 @@ pub(in crate::cache) fn eviction(
         recent,
         reduction,
         most_tokens: counts.held.clone(),
-        has_free_slots: counts.has_free_slots,
+        takes_free: counts.takes_free.clone(),
     })
 }
 
