@@ -25,18 +25,23 @@ from kvpress import (  # noqa: E402
     CompactorPress,
     CURPress,
     ExpectedAttentionPress,
+    FinchPress,
     KeyDiffPress,
     KnormPress,
+    KVzipPress,
     LagKVPress,
     LeverageScorePress,
     NonCausalAttnPress,
+    ObservedAttentionPress,
     PyramidKVPress,
     RandomPress,
     SnapKVPress,
     StreamingLLMPress,
     TOVAPress,
 )
+from kvpress.utils import get_prerope_query_states  # noqa: E402
 from transformers import AutoModelForCausalLM, DynamicCache  # noqa: E402
+from transformers.models.llama.modeling_llama import rotate_half  # noqa: E402
 
 MODEL = REPOSITORY / "models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"
 # Methods that this project has too, with the same windows and kernels.
@@ -58,7 +63,18 @@ PRESSES = {
     "expected-attention": lambda: ExpectedAttentionPress(),
     "expected-attention-adakv": lambda: AdaKVPress(ExpectedAttentionPress(epsilon=1e-2)),
     "keydiff-adakv": lambda: AdaKVPress(KeyDiffPress()),
+    "finch": lambda: finch(),
+    "kvzip": lambda: KVzipPress(),
+    "kvzip-plus": lambda: KVzipPress(kvzip_plus_normalization=True),
+    "observed-attention": lambda: ObservedAttentionPress(),
 }
+
+
+def finch():
+    """FINCH, told that the question is as long as this project's default."""
+    press = FinchPress()
+    press.window_size = 32
+    return press
 
 
 def press_of(name, kept):
@@ -73,7 +89,7 @@ class Prompt:
 
     @torch.no_grad()
     def __init__(self, model, tokens):
-        self.model, self.length, self.layers = model, len(tokens), []
+        self.model, self.tokens, self.length, self.layers = model, tokens, len(tokens), []
         attention = [layer.self_attn for layer in model.model.layers]
         for module in attention:
             module.rotary_emb = model.model.rotary_emb
@@ -87,22 +103,60 @@ class Prompt:
         self.layers.append((module, kwargs))
 
     @torch.no_grad()
-    def compressed(self, press):
+    def repeated(self, press, text):
+        """A cache as KVzip leaves it, which repeats the prompt behind a line break, as this project does."""
+        press.post_init_from_model(self.model)
+        for module, _ in self.layers:
+            module.masked_key_indices = None
+        press._cache = copy.deepcopy(self.cache)
+        press._context_ids = torch.tensor([self.tokens], device=self.model.device)
+        tokens = Tokens(text)
+        press._suffix_ids = tokens.encode("\n")
+        press._perform_kvzip_compression(self.model, tokens)
+        return press._cache
+
+    @torch.no_grad()
+    def compressed(self, press, text):
         """A cache as the press leaves it."""
+        if isinstance(press, KVzipPress):
+            return self.repeated(press, text)
         press.post_init_from_model(self.model)
         cache = DynamicCache()
         for (module, kwargs), layer in zip(self.layers, self.cache.layers):
             # Where AdaKV notes what it leaves out.
             module.masked_key_indices = None
             keys, values = layer.keys.clone(), layer.values.clone()
-            keys, values = press.compress(module, kwargs["hidden_states"], keys, values, None, kwargs)
+            weights = self.weights(module, kwargs) if isinstance(press, ObservedAttentionPress) else None
+            keys, values = press.compress(module, kwargs["hidden_states"], keys, values, weights, kwargs)
             cache.update(keys, values, module.layer_idx)
         return cache
+
+    def weights(self, module, kwargs):
+        """The attention weights of a layer, `[1, heads, tokens, tokens]`, as transformers' eager attention has them."""
+        queries = apply_rotary(get_prerope_query_states(module, kwargs["hidden_states"]), *kwargs["position_embeddings"])
+        keys = self.cache.layers[module.layer_idx].keys.repeat_interleave(module.num_key_value_groups, dim=1)
+        scores = queries @ keys.mT * module.scaling
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        return scores.masked_fill_(later, float("-inf")).softmax(-1)
 
     def full(self):
         for module, _ in self.layers:
             module.masked_key_indices = None
         return copy.deepcopy(self.cache)
+
+
+class Tokens:
+    """The tokenizer, called as KVzip calls that of transformers."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def encode(self, words, **_):
+        return torch.tensor([self.text.encode(words, add_special_tokens=False).ids])
+
+
+def apply_rotary(queries, cos, sin):
+    return queries * cos.unsqueeze(1) + rotate_half(queries) * sin.unsqueeze(1)
 
 
 def forward(model, tokens, cache, start):
@@ -111,9 +165,9 @@ def forward(model, tokens, cache, start):
 
 
 @torch.no_grad()
-def answer(prompt, cache, question, most, end):
-    """The tokens of the answer, greedily. The question comes behind the prompt, unless it was part of it."""
-    logits, seen, said = prompt.logits, prompt.length, []
+def answer(prompt, cache, seen, question, most, end):
+    """The tokens of the answer, greedily. The question comes behind the prompt, unless it was part of it; the next position is `seen`."""
+    logits, said = prompt.logits, []
     if question:
         logits = forward(prompt.model, question, cache, seen)
         seen += len(question)
@@ -159,7 +213,9 @@ def main():
                 continue
             [turn] = prompt["turns"]
             for ask in args.ask:
-                cells = [(name, kept) for name in args.presses for kept in args.budgets]
+                # FINCH looks at the end of the prompt, which is the question or nothing.
+                presses = [name for name in args.presses if name != "finch" or ask == "before"]
+                cells = [(name, kept) for name in presses for kept in args.budgets]
                 # With everything kept both are one.
                 cells += [("full", 1.0)] if ask == "before" else []
                 keys = {cell: (prompt["task"], prompt["sample"], *cell, ask) for cell in cells}
@@ -171,8 +227,10 @@ def main():
                     first, question = first + question, []
                 read = Prompt(model, first)
                 for name, kept in cells:
-                    cache = read.full() if name == "full" else read.compressed(press_of(name, kept))
-                    said = text.decode(answer(read, cache, question, turn["max_new_tokens"], end))
+                    cache = read.full() if name == "full" else read.compressed(press_of(name, kept), text)
+                    # FINCH counts positions anew.
+                    seen = cache.get_seq_length() if name == "finch" else read.length
+                    said = text.decode(answer(read, cache, seen, question, turn["max_new_tokens"], end))
                     right = turn["references"]
                     score = sum(one.lower() in said.lower() for one in right) / len(right)
                     line = dict(zip(["task", "sample", "policy", "budget", "ask"], keys[name, kept]))

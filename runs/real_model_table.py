@@ -2,9 +2,10 @@
 
     python runs/real_model_table.py out/real-model-kvpress/results.jsonl out/kvpress.jsonl
     python runs/real_model_table.py out/real-model-kvpress/results.jsonl out/kvpress.jsonl --join out/both.jsonl
+    python runs/real_model_table.py out/both.jsonl
 
 Only prompts that both answered count. The last column counts answers that are the same to the letter. `--join` writes both answers to a prompt
-as a line of JSON too.
+as a line of JSON too, of which the table can be made again.
 """
 
 import argparse
@@ -32,34 +33,43 @@ def theirs(line):
     return line["policy"], line["budget"], line["ask"], line["score"], line["said"]
 
 
+def joined(briquette, kvpress):
+    """Both answers to each prompt, cell by cell."""
+    for (policy, budget, ask), theirs_of in kvpress.items():
+        # What a run file changes in all policies is in no label.
+        ours_of = briquette.get((policy, budget, ask)) or briquette.get((policy.partition(":")[0], budget, ask), {})
+        for prompt in theirs_of:
+            if prompt in ours_of:
+                line = dict(zip(["policy", "budget", "ask", "task", "sample"], (policy, budget, ask, *prompt)))
+                for name, side in (("briquette", ours_of), ("kvpress", theirs_of)):
+                    line[name] = dict(zip(["score", "said"], side[prompt]))
+                yield line
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("briquette", type=Path)
-    parser.add_argument("kvpress", type=Path)
+    parser.add_argument("kvpress", type=Path, nargs="?")
     parser.add_argument("--join", type=Path)
     args = parser.parse_args()
-    briquette, kvpress = answers(args.briquette, ours), answers(args.kvpress, theirs)
-    joined = []
+    if args.kvpress:
+        lines = list(joined(answers(args.briquette, ours), answers(args.kvpress, theirs)))
+    else:
+        lines = [json.loads(line) for line in args.briquette.read_text().splitlines()]
+    cells = {}
+    for line in lines:
+        cells.setdefault((line["policy"], line["budget"], line["ask"]), []).append((line["briquette"], line["kvpress"]))
     print("| policy | kept | asked | prompts | Briquette | kvpress | same answer |")
     print("|---|---:|---|---:|---:|---:|---:|")
-    order = {cell: number for number, cell in enumerate(kvpress)}
-    for cell in sorted(kvpress, key=lambda cell: (cell[0] != "full", cell[2] != "before", cell[1], order[cell])):
+    order = {cell: number for number, cell in enumerate(cells)}
+    for cell in sorted(cells, key=lambda cell: (cell[0] != "full", cell[2] != "before", cell[1], order[cell])):
         policy, budget, ask = cell
-        # What a run file changes in all policies is in no label.
-        ours_of = briquette.get(cell) or briquette.get((policy.partition(":")[0], budget, ask), {})
-        both = [prompt for prompt in kvpress[cell] if prompt in ours_of]
-        if not both:
-            continue
-        mean = [sum(side[prompt][0] for prompt in both) / len(both) for side in (ours_of, kvpress[cell])]
-        same = sum(ours_of[prompt][1].strip() == kvpress[cell][prompt][1].strip() for prompt in both)
+        both = cells[cell]
+        mean = [sum(answer["score"] for answer in side) / len(side) for side in zip(*both)]
+        same = sum(ours_of["said"].strip() == theirs_of["said"].strip() for ours_of, theirs_of in both)
         print(f"| `{policy}` | {budget:.0%} | {ask} | {len(both)} | {mean[0]:.2f} | {mean[1]:.2f} | {same} |")
-        for prompt in both:
-            line = dict(zip(["policy", "budget", "ask", "task", "sample"], (*cell, *prompt)))
-            for name, side in (("briquette", ours_of), ("kvpress", kvpress[cell])):
-                line[name] = dict(zip(["score", "said"], side[prompt]))
-            joined.append(line)
     if args.join:
-        args.join.write_text("".join(json.dumps(line) + "\n" for line in joined))
+        args.join.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 if __name__ == "__main__":

@@ -285,6 +285,10 @@ fn budgets_that_are_a_share_grow_in_place() {
                 // A layer's part of a budget that grows may fall by one, so that two tokens go.
                 let most = if policy.allocator().measures() { 3 } else { 0 };
                 assert!(laid_out <= most, "{laid_out}, {policy:?}");
+                // Free slots are room for tokens to come.
+                let used = |cache: &KvCache| (cache.bytes_held() - cache.bytes_spare()) as f64;
+                let (found, expected) = (used(&pair.in_place), used(&pair.in_order));
+                assert!((found / expected - 1.0).abs() < 0.01, "{found}, {expected}, {policy:?}");
                 // A prompt is laid out, and tokens behind it go in place again.
                 pair.attend(6);
                 pair.attend(1);

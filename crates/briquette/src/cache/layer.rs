@@ -104,7 +104,8 @@ impl LayerCache {
 
     /// Free bytes among [`bytes`](Self::bytes).
     pub(super) fn spare_bytes(&self) -> usize {
-        self.store.as_ref().map_or(0, |store| store.spare_bytes())
+        let store = self.store.as_ref();
+        store.map_or(0, |store| store.spare_bytes() + store.free_slot_bytes(&self.held))
     }
 
     /// Tokens to keep per batch row; `None` keeps everything, and before the first token.

@@ -376,6 +376,12 @@ impl Store for DenseStore {
         self.bytes().saturating_sub(self.bytes_of(self.columns, self.columns))
     }
 
+    fn free_slot_bytes(&self, held: &[usize]) -> usize {
+        let most = held.iter().copied().max().unwrap_or(0);
+        let free = self.columns.saturating_sub(most);
+        if self.has_free_slots { self.bytes_of(free, free) } else { 0 }
+    }
+
     fn bytes_of(&self, _entries: usize, columns: usize) -> usize {
         let pairs = columns.saturating_mul(self.options.pair_bytes());
         pairs.saturating_add(self.options.scalar_row_bytes(columns))

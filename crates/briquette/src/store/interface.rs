@@ -177,6 +177,13 @@ pub trait Store: Debug + Send + Sync {
         0
     }
 
+    /// Bytes of [slots](super::SlotStore::hold_slots) that are free in heads which hold so many
+    /// tokens, per batch row and kv head.
+    fn free_slot_bytes(&self, held: &[usize]) -> usize {
+        let _ = held;
+        0
+    }
+
     /// The most bytes it takes for so many entries and columns per head, one column per token.
     /// Tokens that share a key and a value are columns of one entry.
     fn bytes_of(&self, entries: usize, columns: usize) -> usize;

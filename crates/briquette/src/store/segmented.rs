@@ -244,6 +244,17 @@ impl<B: Body> Store for Segmented<B> {
         self.tail.spare_bytes()
     }
 
+    fn free_slot_bytes(&self, held: &[usize]) -> usize {
+        match &self.body {
+            Some(body) if self.has_free_slots => {
+                let slots = body.layout().total();
+                body.bytes() / slots.max(1) * slots.saturating_sub(held.iter().sum())
+            }
+            Some(_) => 0,
+            None => self.tail.free_slot_bytes(held),
+        }
+    }
+
     fn bytes_of(&self, entries: usize, columns: usize) -> usize {
         B::bytes_of(&self.options, entries, columns)
     }
