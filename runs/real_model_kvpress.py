@@ -44,6 +44,15 @@ from transformers import AutoModelForCausalLM, DynamicCache  # noqa: E402
 from transformers.models.llama.modeling_llama import rotate_half  # noqa: E402
 
 MODEL = REPOSITORY / "models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def finch():
+    """FINCH, told that the question is as long as this project's default."""
+    press = FinchPress()
+    press.window_size = 32
+    return press
+
+
 # Methods that this project has too, with the same windows and kernels.
 PRESSES = {
     "streaming-llm": lambda: StreamingLLMPress(),
@@ -63,18 +72,11 @@ PRESSES = {
     "expected-attention": lambda: ExpectedAttentionPress(),
     "expected-attention-adakv": lambda: AdaKVPress(ExpectedAttentionPress(epsilon=1e-2)),
     "keydiff-adakv": lambda: AdaKVPress(KeyDiffPress()),
-    "finch": lambda: finch(),
+    "finch": finch,
     "kvzip": lambda: KVzipPress(),
     "kvzip-plus": lambda: KVzipPress(kvzip_plus_normalization=True),
     "observed-attention": lambda: ObservedAttentionPress(),
 }
-
-
-def finch():
-    """FINCH, told that the question is as long as this project's default."""
-    press = FinchPress()
-    press.window_size = 32
-    return press
 
 
 def press_of(name, kept):
@@ -89,7 +91,7 @@ class Prompt:
 
     @torch.no_grad()
     def __init__(self, model, tokens):
-        self.model, self.tokens, self.length, self.layers = model, tokens, len(tokens), []
+        self.model, self.tokens, self.layers = model, tokens, []
         attention = [layer.self_attn for layer in model.model.layers]
         for module in attention:
             module.rotary_emb = model.model.rotary_emb
@@ -229,7 +231,7 @@ def main():
                 for name, kept in cells:
                     cache = read.full() if name == "full" else read.compressed(press_of(name, kept), text)
                     # FINCH counts positions anew.
-                    seen = cache.get_seq_length() if name == "finch" else read.length
+                    seen = cache.get_seq_length() if name == "finch" else len(read.tokens)
                     said = text.decode(answer(read, cache, seen, question, turn["max_new_tokens"], end))
                     right = turn["references"]
                     score = sum(one.lower() in said.lower() for one in right) / len(right)

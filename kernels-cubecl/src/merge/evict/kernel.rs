@@ -45,7 +45,7 @@ fn last_free_slot<I: Int>(positions: &Tensor<I>, head: &Head, shared: &mut Share
     let mut found = 0u32;
     let mut column = head.first + UNIT_POS as usize;
     while column < head.newest {
-        if positions[at::<I>(positions, head.batch, head.head, column)] < I::new(0) {
+        if !is_entry::<I>(positions, head, column, true) {
             found = u32::cast_from(column) + 1;
         }
         column += UNITS;
@@ -102,21 +102,6 @@ pub(super) fn goes<I: Int>(
         );
     }
     slot - 1
-}
-
-/// Whether the slot that the new token takes was free, so that no entry goes.
-#[cube]
-pub(super) fn was_free<I: Int>(
-    positions: &Tensor<I>,
-    head: &Head,
-    gone: usize,
-    #[comptime] has_free_slots: bool,
-) -> bool {
-    let mut was_free = false.runtime();
-    if comptime!(has_free_slots) && gone < head.newest {
-        was_free = positions[at::<I>(positions, head.batch, head.head, gone)] < I::new(0);
-    }
-    was_free
 }
 
 /// Puts the position of the new token where that of `gone` is.
@@ -308,9 +293,9 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     let mut best = f32::new(NONE_GOES);
     let mut oldest = 0usize.runtime();
     let mut target = 0usize.runtime();
-    let was_free = was_free::<I>(positions, &head, gone, has_free_slots);
-    // Parts have tiles in turn.
-    let mut tile = select(was_free, head.newest + 1, head.first + part * ROWS);
+    // Parts have tiles in turn. Where the new token takes a free slot no entry goes.
+    let evicts = is_entry::<I>(positions, &head, gone, has_free_slots);
+    let mut tile = select(evicts, head.first + part * ROWS, head.newest + 1);
     while tile <= head.newest {
         #[unroll]
         for ahead in 0..AHEAD {

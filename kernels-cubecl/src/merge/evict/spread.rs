@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::kernel::{goes, was_free};
+use super::kernel::goes;
 use crate::common::{
     eviction::{
         head::{Head, head_of, index, is_entry, number, position},
@@ -62,7 +62,7 @@ pub(super) fn spread<E: Float, I: Int>(
         place += UNITS;
     }
     sync_cube();
-    if !was_free::<I>(positions, &head, gone, has_free_slots) {
+    if is_entry::<I>(positions, &head, gone, has_free_slots) {
         let own = position::<I>(positions, new_positions, &head, gone, is_ragged);
         let mut column = head.first + unit;
         while column <= head.newest {
