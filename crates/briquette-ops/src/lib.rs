@@ -21,9 +21,11 @@ mod constant;
 pub mod e4m3;
 mod entries;
 mod error;
+mod evict_limits;
 mod expand_clusters;
 mod fallbacks;
 mod host;
+mod inverse;
 mod merge;
 mod model;
 mod ops;
@@ -54,8 +56,10 @@ pub use entries::{
     slice_rows_per_head, unpack_words, words_of,
 };
 pub use error::{OpError, Result};
+pub use evict_limits::EvictLimits;
 pub use expand_clusters::{expand_clusters, select_entries};
 pub use fallbacks::{Fallback, Fallbacks};
+pub use inverse::inverses;
 pub use merge::{
     AccumulateInput, EmaInput, EmaOutput, EvictInput, EvictMergeInput, EvictSpreadInput,
     MergeInput, MergeOps, NearestInput, NearestOutput, SlotRows, merge,

@@ -109,7 +109,6 @@ pub(crate) fn visit_tracks(tracks: &mut AttentionStatistics, visitor: &mut dyn S
 
 pub(crate) fn visit_clustering(clustering: &mut Clustering, visitor: &mut dyn StateVisitor) {
     let Clustering {
-        clustered_tokens,
         cluster_counts,
         unclustered,
         cluster_of_token,
@@ -117,8 +116,9 @@ pub(crate) fn visit_clustering(clustering: &mut Clustering, visitor: &mut dyn St
         representatives,
         tokens_by_cluster,
         padding_columns,
+        ..
     } = clustering;
-    for list in [clustered_tokens, cluster_counts, unclustered] {
+    for list in [cluster_counts, unclustered] {
         visitor.numbers(list);
     }
     for x in [cluster_of_token, representatives, tokens_by_cluster] {

@@ -3,6 +3,7 @@ use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use crate::{
     entries::{AttentionStatistics, Clustering},
     error::Result,
+    evict_limits::EvictLimits,
     host::{HostInput, View},
     merge::weakest,
 };
@@ -11,7 +12,8 @@ const INPUT: HostInput = HostInput("evict_cluster");
 
 /// Clusters of a layer in no order, and one new token a head, of which the weakest cluster is to
 /// go: it is merged into the one that it is most redundant with, or evicted with all its tokens,
-/// and the new token has its row. No other row moves.
+/// and the new token has its row. No other row moves. Rows of a head behind its clusters may be
+/// free: where the new token takes one, no cluster goes.
 ///
 /// Tokens are in the order of their positions, those that a head lacks first. `tokens` are their
 /// columns, without the new token's.
@@ -41,6 +43,13 @@ pub struct EvictClusterInput<'a> {
     pub new_values: Tensor<4>,
     /// Its positions, the highest of each head, `[batch, kv_heads, 1]`.
     pub new_positions: Tensor<3, Int>,
+    /// Number of rows behind the clusters of each head that are free, per batch row and kv head,
+    /// rows first; empty if none is. They count among [`Clustering::cluster_counts`], and no token
+    /// is in them.
+    pub free_rows: &'a [usize],
+    /// Whether the new token takes the first free row of a head, so that no cluster goes, per batch
+    /// row and kv head; empty if no row is free.
+    pub takes_free: &'a [bool],
     /// Number of first clusters of each head, by the positions of their representatives, that stay
     /// whatever their scores; others may be merged into them.
     pub sinks: usize,
@@ -52,6 +61,9 @@ pub struct EvictClusterInput<'a> {
     pub most_tokens: &'a [usize],
     /// The redundancy above which a cluster is merged: cos(keys) · cos(values) (EMS, Eq. 5).
     pub threshold: f64,
+    /// The numbers of this token and of those that follow it, where a launch is recorded and
+    /// repeated for them; `None` where it is not.
+    pub limits: Option<&'a EvictLimits>,
 }
 
 impl EvictClusterInput<'_> {
@@ -59,17 +71,30 @@ impl EvictClusterInput<'_> {
     /// make a cluster of weight zero, and sums must be finite.
     pub const WEIGHTS: (f32, f32) = (1e-12, 1e30);
 
+    /// Number of clusters of a head, free rows left out.
+    pub fn clusters(&self, head: usize) -> usize {
+        let free = self.free_rows.get(head).copied().unwrap_or(0);
+        self.clustering.cluster_counts[head].saturating_sub(free)
+    }
+
+    /// Whether the new token takes a free row of a head.
+    pub fn takes_free(&self, head: usize) -> bool {
+        self.takes_free.get(head).copied().unwrap_or(false)
+    }
+
     /// Numbers of first and of last clusters of a head that stay.
     pub fn protected(&self, head: usize) -> (usize, usize) {
-        let keep = self.clustering.cluster_counts[head];
+        let keep = self.clusters(head);
         let recent = self.recent[head].min(keep);
         (self.sinks.min(keep - recent), recent)
     }
 
     /// Whether the weakest cluster of a head may be merged into another.
     pub fn may_merge(&self, head: usize) -> bool {
-        let clusters = self.clustering.cluster_counts[head];
-        self.most_tokens[head] > clusters && self.protected(head).1 < clusters
+        let clusters = self.clusters(head);
+        !self.takes_free(head)
+            && self.most_tokens[head] > clusters
+            && self.protected(head).1 < clusters
     }
 
     /// Refuses numbers per head that do not fit.
@@ -90,15 +115,28 @@ impl EvictClusterInput<'_> {
         ] {
             value(what, list.len(), list.len() == lists, lists.to_string())?;
         }
+        let (free, takes) = (self.free_rows.len(), self.takes_free.len());
+        let expected = format!("0 or {lists}");
+        value("the length of free_rows", free, free == 0 || free == lists, expected)?;
+        value("the length of takes_free", takes, takes == free, free.to_string())?;
         for head in 0..lists {
             let [clusters, most, own] =
-                [cluster_counts[head], self.most_tokens[head], unclustered[head]];
+                [self.clusters(head), self.most_tokens[head], unclustered[head]];
+            let takes = usize::from(self.takes_free(head));
+            let rows = cluster_counts[head];
+            value(
+                "the free rows of a head",
+                rows - clusters,
+                clusters + takes <= rows,
+                "1 or more".into(),
+            )?;
             let before = clustered_tokens[head];
             value("clusters", clusters, clusters > 0, "1 or more".into())?;
             value("recent", self.recent[head], self.recent[head] > 0, "1 or more".into())?;
             value("unclustered", own, own == 0, "none".into())?;
             let range = clusters..=tokens;
             value("clustered_tokens", before, range.contains(&before), format!("{range:?}"))?;
+            let range = clusters + takes..=tokens;
             value("most_tokens", most, range.contains(&most), format!("{range:?}"))?;
         }
         Ok(())
@@ -242,9 +280,15 @@ impl Layer {
     }
 
     /// The tokens of a head, the new one in a cluster of its own behind the others.
-    fn tokens(&self, head: usize, width: usize, clusters: usize, first: i64) -> Vec<Token> {
+    fn tokens(
+        &self,
+        head: usize,
+        width: usize,
+        [rows, clusters]: [usize; 2],
+        first: i64,
+    ) -> Vec<Token> {
         let height = self.representatives.len() / self.padding_columns.len();
-        let represent = &self.representatives[(head + 1) * height - clusters..(head + 1) * height];
+        let represent = &self.representatives[(head + 1) * height - rows..][..clusters];
         let places = head * width..(head + 1) * width;
         let score = |column| self.scores[head * (width + 1) + column];
         let held = places.clone().filter(|&place| self.positions[place] >= 0).map(|place| {
@@ -274,11 +318,12 @@ impl Layer {
         let [_, heads, width] = input.positions.dims();
         let channels = input.keys.dims()[1];
         let Clustering { cluster_counts, clustered_tokens, .. } = &*input.clustering;
-        let clusters = cluster_counts[head];
+        let (rows, clusters) = (cluster_counts[head], input.clusters(head));
+        let takes_free = input.takes_free(head);
         let (sinks, recent) = input.protected(head);
         let most = input.most_tokens[head];
         let first = (width - clustered_tokens[head]) as i64;
-        let mut tokens = self.tokens(head, width, clusters, first);
+        let mut tokens = self.tokens(head, width, [rows, clusters], first);
 
         // The cluster that goes, by the scores and positions of representatives.
         let mut represents = vec![(f32::NAN, -1); clusters + 1];
@@ -286,7 +331,10 @@ impl Layer {
             represents[token.cluster] = (token.score, token.position);
         }
         let (scores, positions): (Vec<f32>, Vec<i64>) = represents.into_iter().unzip();
-        let goes = weakest(&scores, &positions, clusters + 1, sinks, recent);
+        let goes = match takes_free {
+            true => clusters,
+            false => weakest(&scores, &positions, clusters + 1, sinks, recent),
+        };
 
         // The cluster that it goes to.
         let offset: usize = cluster_counts[..head].iter().sum();
@@ -321,7 +369,7 @@ impl Layer {
                 (token.cluster, token.represents) = (target, false);
             }
         }
-        tokens.retain(|token| token.cluster != goes);
+        tokens.retain(|token| takes_free || token.cluster != goes);
 
         // The new token has the row of the one that is gone.
         let new = head * channels..(head + 1) * channels;
@@ -338,7 +386,8 @@ impl Layer {
             let forgotten = weakest(&scores, &ages, others.len(), 0, 0);
             tokens.remove(others[forgotten]);
         }
-        self.lay_out(head, heads, width, clusters, most, &tokens);
+        let clusters = clusters + usize::from(takes_free);
+        self.lay_out(head, heads, width, [rows, clusters], most, &tokens);
     }
 
     /// Writes the tokens of a head into its last columns.
@@ -347,7 +396,7 @@ impl Layer {
         head: usize,
         heads: usize,
         width: usize,
-        clusters: usize,
+        [rows, clusters]: [usize; 2],
         most: usize,
         tokens: &[Token],
     ) {
@@ -375,8 +424,7 @@ impl Layer {
             self.norms[place] = token.norm;
             if token.represents {
                 let column = place - start + most - width;
-                self.representatives[(head + 1) * height - clusters + token.cluster] =
-                    column as i64;
+                self.representatives[(head + 1) * height - rows + token.cluster] = column as i64;
             }
         }
         let [kinds, group] = self.statistics;

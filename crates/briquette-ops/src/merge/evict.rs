@@ -7,6 +7,7 @@ use crate::{
     constant::{constant_ints, counting},
     entries::AttentionStatistics,
     error::{OpError, Result},
+    evict_limits::EvictLimits,
     product::{Precision, product},
     unit::unit,
 };
@@ -39,6 +40,9 @@ pub struct EvictInput<'a> {
     /// empty if no head has a free slot. Keys, values, statistics and scores of free slots do not
     /// matter.
     pub takes_free: &'a [bool],
+    /// These numbers of this token and of those that follow it, where a launch is recorded and
+    /// repeated for them; `None` where it is not.
+    pub limits: Option<&'a EvictLimits>,
 }
 
 /// Keys and values of entries, and of a new token.

@@ -58,7 +58,9 @@ pub trait Allocator: Any + Debug + Send + Sync {
     }
 
     /// Whether every decode step launches the same kernels without reading from the device, so that
-    /// it can be captured and replayed.
+    /// it can be captured and replayed. Where a budget grows with the tokens seen, it is asked
+    /// ahead for those to come: its numbers follow from budgets, tokens held and seen, and
+    /// measures, and not from the entries.
     fn is_capturable(&self) -> bool {
         false
     }

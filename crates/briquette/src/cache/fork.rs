@@ -59,6 +59,7 @@ impl LayerCache {
             state,
             share,
             local_queries,
+            growth: _,
             snapshot: _,
         } = self;
         let none = || PrefixError::Store { store: policy.store().name().to_owned() };
@@ -75,6 +76,7 @@ impl LayerCache {
             }),
             state: state.as_ref().map(|state| Box::new(state.as_ref().clone().repeat_dim(0, rows))),
             share: share.as_ref().map(|share| share.repeat(rows)),
+            growth: None,
             local_queries: *local_queries,
             // Forgotten when the last layer of a prompt has come.
             snapshot: None,

@@ -1,6 +1,8 @@
 //! Slots that are free in heads which may keep more tokens than they hold, so that their decode
 //! steps are those of a head at its budget.
 
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
 
 use super::{
@@ -9,29 +11,34 @@ use super::{
         in_place::{evicts_in_place, grows},
         working_set::last_columns,
     },
+    growth::Growth,
     layer::LayerCache,
 };
-use crate::{Result, budget::Budget, columns::behind_zeros, store::SlotStore};
+use crate::{Result, columns::behind_zeros, store::SlotStore};
 
 impl KvCache {
     /// Tokens until a head that may keep more has no free slot, or until no slot is free; `None` if
     /// each head holds what it may and no slot is free, or the layers cannot have free ones. Where
-    /// budgets grow with the tokens seen each head may keep more.
+    /// budgets grow with the tokens seen, tokens for which it is known what heads may keep; `None`
+    /// if the next one makes a head evict more than one entry.
     pub(super) fn free_slots(&mut self) -> Option<usize> {
-        let may_have = evicts_in_place(&self.policy)
-            && !self.policy.reducer().makes_clusters()
-            && self.config.memory_ceiling.is_none();
+        let may_have = evicts_in_place(&self.policy) && self.config.memory_ceiling.is_none();
         if !may_have {
             return None;
         }
-        let grows = grows(&self.policy);
+        if grows(&self.policy) {
+            return self.tokens_ahead();
+        }
+        if self.policy.reducer().makes_clusters() {
+            return None;
+        }
         let (mut is_any, mut most, mut least) = (false, 0, None);
         for layer in &mut self.layers {
             let LayerCache { share, held, store, .. } = layer;
             let share = share.as_ref()?;
             let store = store.as_mut().and_then(|store| store.in_place());
             let Some(slots) = store.and_then(|store| store.slots_with_free()) else {
-                if grows || held != share {
+                if held != share {
                     is_any = true;
                     least = Some(0);
                 }
@@ -42,12 +49,29 @@ impl KvCache {
                 let free = slots - *held;
                 most = most.max(free);
                 // A head without a free slot could not take a token that it may keep.
-                if grows || slots < share {
+                if slots < share {
                     least = Some(least.map_or(free, |least: usize| least.min(free)));
                 }
             }
         }
         is_any.then(|| least.unwrap_or(most))
+    }
+
+    /// Tokens for which it is known what each head may keep; `None` if the next one makes a head
+    /// evict more than one entry.
+    fn tokens_ahead(&mut self) -> Option<usize> {
+        let of_layer = |layer: &mut LayerCache| {
+            layer.share.as_ref()?;
+            let has_slots = layer.slots_with_free().is_some();
+            let growth = layer.growth.as_ref();
+            let left = growth.and_then(|growth| growth.tokens_left(layer.progress.seen()));
+            match left {
+                Some(0) if growth.is_some_and(|growth| growth.is_empty()) => None,
+                Some(left) if has_slots => Some(left),
+                _ => Some(0),
+            }
+        };
+        self.layers.iter_mut().map(of_layer).collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
     /// Makes free slots for `tokens` and more in heads that may keep more than they hold, and takes
@@ -57,11 +81,21 @@ impl KvCache {
     /// The errors of [`SlotStore::hold_slots`].
     pub(super) fn make_free_slots(&mut self, tokens: usize) -> Result<()> {
         let is_ragged = self.policy.store().holds_ragged_heads();
-        let growth = match self.policy.budget() {
-            Some(Budget::Ratio(ratio)) => Some((tokens as f64 * ratio).ceil() as usize + 1),
-            _ => None,
+        let growth = self.forecast(tokens)?;
+        // Steps are recorded of all layers or of none: others go on as far as they have slots.
+        if growth.iter().flatten().any(Growth::is_empty) {
+            for (layer, growth) in self.layers.iter_mut().zip(growth.into_iter().flatten()) {
+                if growth.is_empty() {
+                    layer.growth = Some(Arc::new(growth));
+                }
+            }
+            return Ok(());
+        }
+        let mut growth = growth.map(Vec::into_iter);
+        let each = |layer: &mut LayerCache| {
+            layer.growth = growth.as_mut().and_then(Iterator::next).map(Arc::new);
+            layer.make_free_slots(tokens, is_ragged)
         };
-        let each = |layer: &mut LayerCache| layer.make_free_slots(tokens, growth, is_ragged);
         self.layers.iter_mut().try_for_each(each)
     }
 }
@@ -72,28 +106,28 @@ impl LayerCache {
         self.slots()?.slots_with_free()
     }
 
-    fn slots(&mut self) -> Option<&mut dyn SlotStore> {
+    pub(super) fn slots(&mut self) -> Option<&mut dyn SlotStore> {
         self.store.as_mut()?.in_place()
     }
 
-    /// Makes free slots for so many tokens, or, where its budget grows, for its `growth` meanwhile.
-    fn make_free_slots(
-        &mut self,
-        tokens: usize,
-        growth: Option<usize>,
-        is_ragged: bool,
-    ) -> Result<()> {
+    /// Makes free slots for so many tokens, or for those of its growth.
+    fn make_free_slots(&mut self, tokens: usize, is_ragged: bool) -> Result<()> {
         let Some(share) = self.share.clone() else { return Ok(()) };
+        let growth = self.growth.clone();
         if growth.is_none() && self.held == share {
             self.slots().into_iter().for_each(SlotStore::fill_slots);
             return Ok(());
         }
-        let room = |(&held, &share): (&usize, &usize)| match growth {
-            Some(growth) => held + growth,
-            // A half more at least, so that a layer that grows is copied few times.
-            None => share.min(held + tokens.max(held / 2)),
+        // A half more at least, so that a layer that grows is copied few times.
+        let room = |(&held, &share): (&usize, &usize)| share.min(held + tokens.max(held / 2));
+        let mut slots: Vec<usize> = match &growth {
+            Some(growth) => growth.entries.clone(),
+            None => self.held.iter().zip(&share).map(room).collect(),
         };
-        let mut slots: Vec<usize> = self.held.iter().zip(&share).map(room).collect();
+        let columns = growth.as_ref().map_or(0, |growth| growth.columns);
+        if let Some(store) = self.store.as_mut().filter(|store| store.is_clustered()) {
+            return store.in_place().map_or(Ok(()), |store| store.add_rows(&slots, columns));
+        }
         let most = slots.iter().copied().max().unwrap_or(0);
         if !is_ragged {
             slots.fill(most);

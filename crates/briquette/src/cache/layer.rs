@@ -1,5 +1,7 @@
 //! One layer of a cache: append, attend, observe, compress; and nothing changed if any of it fails.
 
+use std::sync::Arc;
+
 use burn::tensor::{Int, Tensor};
 
 use super::{
@@ -17,6 +19,7 @@ use super::{
         working_set::WorkingSet,
     },
     context::Context,
+    growth::Growth,
     progress::{Phase, Progress},
     queries::{log::QueryLog, window::QueryWindow},
 };
@@ -46,6 +49,8 @@ pub(super) struct LayerCache {
     /// Entries that each head may keep, per batch row and kv head; `None` before a decoded token
     /// was compressed.
     pub(super) share: Option<Vec<usize>>,
+    /// Entries to keep at the tokens to come, where that is worked out ahead.
+    pub(super) growth: Option<Arc<Growth>>,
     /// Decoded queries in the local window so far.
     pub(super) local_queries: usize,
     /// The scores and counts needed to compress again as later layers of a prompt arrive.
@@ -63,6 +68,7 @@ impl LayerCache {
             measure: None,
             state: None,
             share: None,
+            growth: None,
             local_queries: 0,
             snapshot: None,
         }
@@ -122,6 +128,22 @@ impl LayerCache {
         }
     }
 
+    /// Entries of each head, per batch row and kv head: fewer than tokens where these share them.
+    pub(super) fn entry_counts(&self) -> Vec<usize> {
+        let mut store = self.store.clone();
+        let slots = store.as_mut().and_then(|store| store.in_place());
+        slots.map_or_else(|| self.held.clone(), |slots| slots.entry_counts(&self.held))
+    }
+
+    /// The entries as they lie, of any keys and values; by position in a store that has no slots.
+    pub(super) fn entries_as_they_lie(&self) -> Result<Option<Entries>> {
+        let mut store = self.store.clone();
+        match store.as_mut().and_then(|store| store.in_place()) {
+            Some(slots) => Ok(Some(slots.slots(false)?.with_lengths(&self.held))),
+            None => self.entries(),
+        }
+    }
+
     /// The positions of its entries, `[batch, kv_heads, columns]`, −1 at padding.
     pub(super) fn positions(&self) -> Option<Tensor<3, Int>> {
         self.store.as_ref().filter(|store| store.columns() > 0).map(|store| store.positions())
@@ -163,11 +185,12 @@ impl LayerCache {
         let plan = CapacityPlan::new(context, input, guard.store.as_ref(), self.window.size())?;
         let mut in_place = None;
         let mut all;
-        if may_evict_in_place(context, input, &self.held, guard.store.as_mut()) {
+        let growth = self.growth.as_deref();
+        if may_evict_in_place(context, input, (&self.held, growth), guard.store.as_mut()) {
             let with_free = guard.store.in_place().and_then(|slots| slots.slots_with_free());
             all = append_in_place(context, input, arriving, &plan, guard)?;
             let store = guard.store.as_mut();
-            let before = (&self.held[..], with_free);
+            let before = (&self.held[..], with_free, growth);
             in_place = kept_in_place(context, input, before, &plan, &all, store)?;
             if in_place.is_none() {
                 let lies_unordered =
@@ -275,6 +298,7 @@ impl LayerCache {
     ) -> Result<()> {
         let Context { policy, observes, .. } = context;
         let LayerInput { span, queries, plain, arrived, .. } = input;
+        let compressed = CompressionDue::of(policy, span.phase).compress;
         match update.change {
             StoreChange::Replaced { entries, capacity } => {
                 if let Err(error) = guard.store.replace(*entries, &update.held, capacity) {
@@ -283,7 +307,7 @@ impl LayerCache {
                 }
             }
             StoreChange::Appended { tracks } => {
-                if !tracks.is_empty() {
+                if !tracks.is_empty() && (observes.counts_queries() || compressed) {
                     guard.store.set_tracks(*tracks);
                 }
             }
@@ -300,7 +324,6 @@ impl LayerCache {
         }
         let StoreGuard { mut store, .. } = guard;
         (self.held, self.share) = (update.held, update.share);
-        let compressed = CompressionDue::of(policy, span.phase).compress;
         let complete = !matches!(span.phase, Phase::Prompt { missing, .. } if missing > 0);
         if complete || compressed {
             let asked = policy.store().window();

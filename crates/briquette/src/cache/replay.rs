@@ -2,7 +2,10 @@
 
 use super::{
     KvCache,
-    call::{compress::CompressionDue, in_place::grows},
+    call::{
+        compress::CompressionDue,
+        in_place::{evicts_in_place, grows},
+    },
     layer::LayerCache,
     progress::{InputSpan, Phase},
 };
@@ -63,7 +66,8 @@ impl Replay for KvCache {
 
     fn launched_because(&self) -> Option<&'static str> {
         match self.policy.schedule().decode_every? {
-            1 => grows(&self.policy).then_some("its budget grows with the tokens seen"),
+            1 if grows(&self.policy) => self.reads_growth(),
+            1 => None,
             _ => (self.policy.observes().window > 0).then_some("the host counts its last queries"),
         }
     }
@@ -74,6 +78,12 @@ impl Replay for KvCache {
         };
         if self.launched_because().is_some()
             || self.policy.schedule().decode_every.is_some_and(compresses)
+        {
+            return None;
+        }
+        if self.compresses_every_token()
+            && grows(&self.policy)
+            && self.free_slots().is_none_or(|tokens| tokens == 0)
         {
             return None;
         }
@@ -117,7 +127,15 @@ impl Replay for KvCache {
                     store.advance();
                 }
             }
-            if let Some(slots) = layer.slots_with_free() {
+            let slots = layer.slots_with_free();
+            let growth = layer.growth.clone().filter(|_| slots.is_some());
+            if let Some(step) = growth.as_ref().and_then(|growth| growth.step(&span.seen_before)) {
+                layer.held.clone_from(&step.held);
+                layer.share = Some(step.kept.clone());
+                if let Some(store) = layer.slots() {
+                    store.count_token(&step.takes_free, &step.held);
+                }
+            } else if let Some(slots) = slots {
                 let all = layer.held.iter_mut().zip(slots);
                 all.for_each(|(held, slots)| *held = slots.min(*held + 1));
             }
@@ -157,8 +175,7 @@ impl Replay for KvCache {
             return self.free_slots();
         }
         // Where weights are added up their columns are counted by the host.
-        let observes = self.policy.observes();
-        let adds_up = observes.column_sums || observes.local > 0;
+        let adds_up = self.policy.observes().counts_queries();
         let counts_on_host = adds_up || self.launched_because().is_some();
         if self.policy.positions() == PositionMode::InCache || counts_on_host {
             return None;
@@ -183,6 +200,20 @@ impl Replay for KvCache {
 impl KvCache {
     fn compresses_every_token(&self) -> bool {
         self.policy.schedule().decode_every == Some(1)
+    }
+
+    /// The part of the policy that reads a budget which grows with the tokens seen, and is not
+    /// known on the device.
+    fn reads_growth(&self) -> Option<&'static str> {
+        match &self.policy {
+            policy if policy.scorer().reads_budget() => {
+                Some("its scores depend on a budget that grows with the tokens seen")
+            }
+            policy if !evicts_in_place(policy) => {
+                Some("its budget grows with the tokens seen, and entries are laid out anew")
+            }
+            _ => None,
+        }
     }
 
     /// The highest position that is encoded when these tokens arrive.

@@ -205,6 +205,7 @@ impl LayerCache {
             state,
             local_queries,
             share: _,
+            growth: _,
             snapshot: _,
         } = self;
         let mut parts = Parts::default();
@@ -258,6 +259,7 @@ impl LayerCache {
             measure: measure.transpose()?,
             state,
             share: None,
+            growth: None,
             local_queries: parts.take_number("local-queries")?,
             snapshot: None,
         };

@@ -1,4 +1,4 @@
-use std::fmt::Debug;
+use std::{collections::BTreeMap, fmt::Debug};
 
 use burn::tensor::{DType, Device, Int, Tensor};
 
@@ -104,11 +104,10 @@ pub(crate) fn mean_rotation(
 ) -> Result<Tensor<4>> {
     let end = encoding.max_positions().unwrap_or(usize::MAX);
     let basis = Tensor::<2>::eye(head_dim, device).cast(DType::F32);
-    let mut all = Vec::new();
-    for &first in first {
+    let of_row = |first: usize| {
         let first = first.min(end.saturating_sub(1));
         let count = count.min(end - first).max(1);
-        all.push(match encoding.rotary() {
+        match encoding.rotary() {
             Some(rotary) => {
                 let (cosines, sines) = rotary.tables(first + count);
                 let mean = |table: Tensor<2>| {
@@ -130,9 +129,13 @@ pub(crate) fn mean_rotation(
                 let encoded = encoding.encode(rows, positions);
                 encoded.reshape([head_dim, count, head_dim]).mean_dim(1).squeeze_dim::<2>(1)
             }
-        });
-    }
-    Ok(Tensor::<2>::stack::<3>(all, 0).unsqueeze_dim::<4>(1))
+        }
+    };
+    // Rows of a batch are often as long as each other.
+    let mut known = BTreeMap::new();
+    let all =
+        first.iter().map(|&first| known.entry(first).or_insert_with(|| of_row(first)).clone());
+    Ok(Tensor::<2>::stack::<3>(all.collect(), 0).unsqueeze_dim::<4>(1))
 }
 
 /// Encoding of layers without positions in their queries and keys, such as those of models that add

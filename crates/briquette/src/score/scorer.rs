@@ -57,6 +57,13 @@ pub trait Scorer: Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether [`score`](Self::score) depends on the [budget](LayerView::budget), or on the numbers
+    /// of tokens [held](LayerView::held) or [seen](LayerView::seen), in a decode step. Where a
+    /// budget grows with the tokens seen, steps of a scorer that does are not recorded.
+    fn reads_budget(&self) -> bool {
+        true
+    }
+
     /// Whether it reads keys or values, and not only positions and statistics.
     fn reads_rows(&self) -> bool {
         true

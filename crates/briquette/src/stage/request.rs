@@ -112,6 +112,12 @@ impl AttentionRequest {
         Self { second_pass: Some(repeat), ..Self::default() }
     }
 
+    /// Whether each query adds to the statistics of entries, decoded ones too: sums of chunks are
+    /// made when entries are compressed.
+    pub(crate) fn counts_queries(self) -> bool {
+        self.column_sums || self.column_squares || self.local > 0
+    }
+
     /// Whether queries are held from one compression to the next.
     pub(crate) fn holds_queries(self) -> bool {
         self.queries || self.chunk > 0

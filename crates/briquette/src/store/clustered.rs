@@ -1,4 +1,4 @@
-use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -10,11 +10,12 @@ use super::{
 };
 use crate::{
     Result,
+    columns::behind_zeros,
     device::buffer_bytes,
     ops::{
         AttentionOutput, AttentionStatistics, ClusterOrder, ClusteredKv, Clustering, Entries,
         EvictClusterInput, KvLayout, Selection, Tail, gather_rows, iota, offset_per_head,
-        padding_mask,
+        padding_mask, send,
     },
     prefix::Parts,
     reduce::InPlace,
@@ -69,10 +70,47 @@ struct ClusteredBody {
     positions: Tensor<3, Int>,
     tracks: AttentionStatistics,
     clustering: Clustering,
+    /// Number of rows behind the clusters of each head that are free, which count among those of
+    /// `clustering`; empty if none is.
+    free_rows: Vec<usize>,
     bytes: usize,
 }
 
 impl ClusteredBody {
+    /// Number of clusters of each head.
+    fn cluster_counts(&self) -> Vec<usize> {
+        let rows = self.clustering.cluster_counts.iter().enumerate();
+        rows.map(|(head, rows)| rows - self.free_rows.get(head).unwrap_or(&0)).collect()
+    }
+
+    /// Puts so many columns without a token before those there are.
+    fn widen(&mut self, missing: usize) {
+        if missing == 0 {
+            return;
+        }
+        let [batch, heads, _] = self.positions.dims();
+        let dims = [batch, heads, missing];
+        let device = self.positions.device();
+        let wider = |x: &mut Tensor<3, Int>, before: Tensor<3, Int>| {
+            x.inplace(|x| Tensor::cat(vec![before.cast(x.dtype()), x], 2));
+        };
+        wider(&mut self.positions, Tensor::full(dims, -1, &device));
+        self.tracks = std::mem::take(&mut self.tracks).map(|track| behind_zeros(track, missing));
+        let Clustering { cluster_of_token, norms, tokens_by_cluster, padding_columns, .. } =
+            &mut self.clustering;
+        wider(cluster_of_token, Tensor::zeros(dims, &device));
+        norms.inplace(|norms| behind_zeros(norms, missing));
+        tokens_by_cluster.inplace(|columns| columns + missing as i64);
+        wider(tokens_by_cluster, iota(dims, &device));
+        padding_columns.inplace(|columns| columns + missing as i64);
+    }
+
+    /// A free row of each head that takes one is free no more.
+    fn take_free(&mut self, takes_free: &[bool]) {
+        let heads = self.free_rows.iter_mut().zip(takes_free);
+        heads.for_each(|(free, &takes)| *free -= usize::from(takes));
+    }
+
     fn bytes_held(&self, options: &StoreOptions) -> usize {
         let Clustering {
             cluster_of_token,
@@ -109,6 +147,66 @@ impl Body for ClusteredBody {
         Some(self.columns())
     }
 
+    fn entry_counts(&self, _: &[usize]) -> Vec<usize> {
+        self.cluster_counts()
+    }
+
+    fn free_rows(&self, _: &[usize]) -> usize {
+        self.free_rows.iter().sum()
+    }
+
+    fn add_rows(&mut self, rows: &[usize], columns: usize, options: &StoreOptions) -> bool {
+        let clusters = self.cluster_counts();
+        let is_whole = self.clustering.unclustered.iter().all(|&own| own == 0);
+        let fits = rows.iter().zip(&clusters).all(|(rows, clusters)| rows >= clusters);
+        if !is_whole || !fits {
+            return false;
+        }
+        let StoreOptions { shape, batch, ref device, .. } = *options;
+        let heads = shape.kv_heads;
+        let layout = Layout::new(batch, heads, rows, None, device);
+        let before = &self.clustering.cluster_counts;
+        // What stands in a free row does not matter: copies of the last cluster.
+        let (mut first, mut source) = (0, Vec::with_capacity(layout.total()));
+        for ((&rows, &clusters), before) in rows.iter().zip(&clusters).zip(before) {
+            source.extend((0..rows).map(|row| (first + row.min(clusters - 1)) as i64));
+            first += before;
+        }
+        let source = TensorData::new(source, [layout.total()]);
+        let source: Tensor<1, Int> = send("rows of clusters", source, device);
+        let [keys, values] =
+            [&self.keys, &self.values].map(|x| x.clone().select(0, source.clone()));
+
+        let old_height = self.clustering.representatives.dims()[2];
+        let height = rows.iter().copied().max().unwrap_or(0);
+        let mut source = Vec::with_capacity(rows.len() * height);
+        for ((&rows, &clusters), before) in rows.iter().zip(&clusters).zip(before) {
+            let first = old_height - before;
+            source.extend((0..height).map(|column| {
+                let cluster = (column + rows).saturating_sub(height).min(clusters - 1);
+                (first + cluster) as i64
+            }));
+        }
+        let source = TensorData::new(source, [batch, heads, height]);
+        let source: Tensor<3, Int> = send("representatives", source, device);
+        self.clustering = Clustering {
+            cluster_counts: rows.to_vec(),
+            representatives: self.clustering.representatives.clone().gather(2, source),
+            ..self.clustering.clone()
+        };
+        self.free_rows =
+            rows.iter().zip(&clusters).map(|(rows, clusters)| rows - clusters).collect();
+        (self.rows, self.keys, self.values) = (layout, keys, values);
+        self.widen(columns.saturating_sub(self.columns()));
+        self.bytes = self.bytes_held(options);
+        true
+    }
+
+    fn count_token(&mut self, takes_free: &[bool], held: &[usize]) {
+        self.take_free(takes_free);
+        self.clustering.clustered_tokens = held.to_vec();
+    }
+
     fn evict(
         &mut self,
         token: Entries,
@@ -119,7 +217,8 @@ impl Body for ClusteredBody {
         let InPlace::Cluster { threshold } = eviction.reduction else {
             return Err(misfit("reduces tokens one by one, and these are in clusters"));
         };
-        let Self { rows, keys, values, positions, tracks, clustering, .. } = self;
+        let Self { rows, keys, values, positions, tracks, clustering, free_rows, .. } = self;
+        let takes_free: &[bool] = if free_rows.is_empty() { &[] } else { &eviction.takes_free };
         options.ops.evict_cluster(EvictClusterInput {
             keys,
             values,
@@ -135,23 +234,36 @@ impl Body for ClusteredBody {
             sinks: eviction.sinks,
             recent: &eviction.recent,
             most_tokens: &eviction.most_tokens,
+            free_rows,
+            takes_free,
             threshold,
+            limits: eviction.limits.as_ref(),
         })?;
+        self.take_free(&eviction.takes_free);
         Ok(None)
     }
 
-    /// Clusters by the positions of their representatives.
+    /// Clusters by the positions of their representatives, without free rows.
     fn ordered(&self, options: &StoreOptions) -> Result<Self> {
         let clustering = &self.clustering;
         let [batch, heads, height] = clustering.representatives.dims();
-        let counts = &clustering.cluster_counts;
-        let missing = |width: usize| counts.iter().map(move |count| width - count);
-        let padding = padding_mask(
-            missing(height),
-            [batch, heads, height],
-            &clustering.representatives.device(),
-        );
+        let rows_before = &clustering.cluster_counts;
+        let counts = self.cluster_counts();
+        let dims = [batch, heads, height];
+        let device = clustering.representatives.device();
+        let missing = |counts: &[usize]| -> Vec<usize> {
+            counts.iter().map(|count| height - count).collect()
+        };
+        let padding = padding_mask(missing(rows_before).into_iter(), dims, &device);
         let representatives = clustering.representatives.clone().mask_fill(padding, -1);
+        let is_free = (!self.free_rows.is_empty()).then(|| {
+            let used = self.free_rows.iter().map(|free| height - free);
+            padding_mask(used, dims, &device).bool_not()
+        });
+        let representatives = match is_free {
+            Some(is_free) => representatives.mask_fill(is_free, -1),
+            None => representatives,
+        };
         let Selection { indices, counts: columns } = Selection::by_position(representatives);
 
         let [keys, values] = self.pad(no_tail(options), options)?;
@@ -160,29 +272,36 @@ impl Body for ClusteredBody {
             Selection { indices: indices.clone() + (width - height) as i64, counts: columns };
         let rows = rows.widened(width);
         let both = [gather_rows(keys, &rows), gather_rows(values, &rows)];
-        let [keys, values] = self.rows.pack(both, options.ops.as_ref())?;
+        let layout = Layout::new(batch, heads, &counts, Some(self.rows.clone()), &device);
+        let [keys, values] = layout.pack(both, options.ops.as_ref())?;
 
-        let place = iota([batch, heads, height], &indices.device());
-        let number = Tensor::<3, Int>::zeros([batch, heads, height], &indices.device());
+        let place = iota(dims, &indices.device());
+        let number = Tensor::<3, Int>::zeros(dims, &indices.device());
         let number = number.scatter(2, indices.clone(), place, IndexingUpdateOp::Add);
-        let forth: Vec<i64> = missing(height).map(|missing| missing as i64).collect();
-        let back: Vec<i64> = forth.iter().map(|missing| -missing).collect();
+        let offsets = |counts: &[usize], sign: i64| -> Vec<i64> {
+            missing(counts).into_iter().map(|missing| sign * missing as i64).collect()
+        };
+        let (forth, back) = (offsets(rows_before, 1), offsets(&counts, -1));
         let cluster = offset_per_head(clustering.cluster_of_token.clone(), &forth);
         let cluster = offset_per_head(number.gather(2, cluster), &back);
         let nothing = self.positions.clone().lower_scalar(0);
         let labels = cluster.clone().mask_fill(nothing.clone(), -1);
         let ClusterOrder { tokens_by_cluster, .. } = options.ops.sort_by_cluster(labels, height)?;
-        Ok(Self {
+        let ordered = Self {
+            rows: layout,
             keys,
             values,
+            free_rows: Vec::new(),
             clustering: Clustering {
+                cluster_counts: counts,
                 cluster_of_token: cluster.mask_fill(nothing, 0),
                 representatives: clustering.representatives.clone().gather(2, indices),
                 tokens_by_cluster,
                 ..clustering.clone()
             },
             ..self.clone()
-        })
+        };
+        Ok(Self { bytes: ordered.bytes_held(options), ..ordered })
     }
 
     /// The clustering describes all entries: those of the reducer, and the padding that was moved
@@ -207,6 +326,7 @@ impl Body for ClusteredBody {
             positions: entries.positions,
             tracks: entries.tracks,
             clustering,
+            free_rows: Vec::new(),
             bytes: 0,
         };
         Ok(Packing::Packed(Self { bytes: body.bytes_held(options), ..body }))
@@ -269,8 +389,13 @@ impl Body for ClusteredBody {
     }
 
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
-        let Self { rows, keys, values, positions, tracks, clustering, .. } = self;
+        let Self { rows, keys, values, positions, tracks, clustering, free_rows, .. } = self;
         rows.visit_state(visitor);
+        // Where rows are free, tokens are counted by who knows which will be taken.
+        visitor.number(free_rows.len());
+        if free_rows.is_empty() {
+            visitor.numbers(&clustering.clustered_tokens);
+        }
         visitor.tensor(StateTensor::Float2(keys));
         visitor.tensor(StateTensor::Float2(values));
         visitor.tensor(StateTensor::Int3(positions));
@@ -344,6 +469,7 @@ impl Body for ClusteredBody {
             tracks: statistics::restore(empty, &mut parts, device)?,
             rows,
             clustering,
+            free_rows: Vec::new(),
             bytes: 0,
         };
         parts.finish()?;
@@ -379,6 +505,7 @@ impl Body for ClusteredBody {
                 tokens_by_cluster: ints(tokens_by_cluster),
                 padding_columns: padding_columns.clone().repeat_dim(0, rows),
             },
+            free_rows: self.free_rows.repeat(rows),
             bytes: 0,
         };
         Self { bytes: body.bytes_held(options), ..body }

@@ -567,8 +567,8 @@ impl ReplayStore for DenseStore {
     }
 
     fn begin_device_indexing(&mut self, more: usize) -> bool {
-        let counts = |buffers: &Entries| !buffers.tracks.is_empty();
-        if self.unordered || self.buffers.as_ref().is_none_or(counts) {
+        let counts = self.options.observes.counts_queries();
+        if self.unordered || self.buffers.is_none() || counts {
             return false;
         }
         self.reserve(self.columns + more);
@@ -601,7 +601,7 @@ impl ReplayStore for DenseStore {
     }
 
     fn open_columns(&self) -> Option<usize> {
-        let counts = self.buffers.as_ref().is_none_or(|buffers| !buffers.tracks.is_empty());
+        let counts = self.buffers.is_none() || self.options.observes.counts_queries();
         let free = |index: &DeviceIndex| index.end.saturating_sub(self.columns);
         (!counts).then(|| self.next.as_ref().map_or(0, free))
     }

@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor};
 
 use super::{
     DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery, interface::attend_entries,
-    layout::Layout, replay::ReplayStore,
+    layout::Layout, replay::ReplayStore, slots::misfit,
 };
 use crate::{
     Result,
@@ -37,6 +37,25 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     fn token_columns(&self) -> Option<usize> {
         None
     }
+
+    /// Number of entries of each head that holds so many tokens.
+    fn entry_counts(&self, _held: &[usize]) -> Vec<usize> {
+        self.layout().counts().to_vec()
+    }
+
+    /// Number of its rows that no entry of heads is in which hold so many tokens.
+    fn free_rows(&self, held: &[usize]) -> usize {
+        self.layout().total().saturating_sub(held.iter().sum())
+    }
+
+    /// Gives each head so many rows, those behind its entries free, and as many columns of tokens:
+    /// see [`SlotStore::add_rows`].
+    fn add_rows(&mut self, _rows: &[usize], _columns: usize, _options: &StoreOptions) -> bool {
+        false
+    }
+
+    /// Counts a token: see [`SlotStore::count_token`].
+    fn count_token(&mut self, _takes_free: &[bool], _held: &[usize]) {}
 
     /// Evicts the weakest entry of each head, the `token` behind them among these, which takes its
     /// place, as [`SlotStore::evict`] does.
@@ -248,7 +267,7 @@ impl<B: Body> Store for Segmented<B> {
         match &self.body {
             Some(body) if self.has_free_slots => {
                 let slots = body.layout().total();
-                body.bytes() / slots.max(1) * slots.saturating_sub(held.iter().sum())
+                body.bytes() / slots.max(1) * body.free_rows(held)
             }
             Some(_) => 0,
             None => self.tail.free_slot_bytes(held),
@@ -446,7 +465,7 @@ impl<B: Body> SlotStore for Segmented<B> {
 
     fn entry_counts(&self, held: &[usize]) -> Vec<usize> {
         match &self.body {
-            Some(body) => body.layout().counts().to_vec(),
+            Some(body) => body.entry_counts(held),
             None => held.to_vec(),
         }
     }
@@ -481,6 +500,22 @@ impl<B: Body> SlotStore for Segmented<B> {
         self.replace(entries, slots, capacity)?;
         (self.unordered, self.has_free_slots) = (true, true);
         Ok(())
+    }
+
+    fn add_rows(&mut self, rows: &[usize], columns: usize) -> Result<()> {
+        let is_whole = self.tail.columns() == 0;
+        let body = self.body.as_mut().filter(|_| is_whole);
+        if !body.is_some_and(|body| body.add_rows(rows, columns, &self.options)) {
+            return Err(misfit("has tokens without an entry, or takes no free rows"));
+        }
+        (self.unordered, self.has_free_slots) = (true, true);
+        Ok(())
+    }
+
+    fn count_token(&mut self, takes_free: &[bool], held: &[usize]) {
+        if let Some(body) = &mut self.body {
+            body.count_token(takes_free, held);
+        }
     }
 
     fn slots_with_free(&self) -> Option<Vec<usize>> {

@@ -2,7 +2,7 @@ use burn::tensor::{Int, Tensor};
 
 use crate::{
     Error, Result,
-    ops::{AttentionStatistics, Entries, EvictInput, Ops, SlotRows},
+    ops::{AttentionStatistics, Entries, EvictInput, EvictLimits, Ops, SlotRows},
     reduce::InPlace,
 };
 
@@ -61,6 +61,25 @@ pub trait SlotStore {
         Err(Error::Stage { stage: "store", name, reason })
     }
 
+    /// Where tokens share entries: gives each head so many rows, per batch row and kv head, those
+    /// behind its entries free, and as many columns of tokens. Tokens that are appended take the
+    /// free rows.
+    ///
+    /// # Errors
+    /// [`Error::Stage`](crate::Error::Stage) of a store that has no free rows, or whose last tokens
+    /// have no entries yet.
+    fn add_rows(&mut self, rows: &[usize], columns: usize) -> Result<()> {
+        let _ = (rows, columns);
+        let (name, reason) = ("in place".to_owned(), "has no free rows".to_owned());
+        Err(Error::Stage { stage: "store", name, reason })
+    }
+
+    /// Counts a token that a replayed step has put into a free slot of each head that takes one,
+    /// per batch row and kv head; afterwards heads hold so many tokens.
+    fn count_token(&mut self, takes_free: &[bool], held: &[usize]) {
+        let _ = (takes_free, held);
+    }
+
     /// Slots of each head, per batch row and kv head, where some may be free; `None` where an entry
     /// is in each.
     fn slots_with_free(&self) -> Option<Vec<usize>> {
@@ -97,6 +116,9 @@ pub struct Eviction {
     /// Whether the new token takes a free slot of a head if it has one, and no entry goes, per
     /// batch row and kv head; empty where no slot is free.
     pub takes_free: Vec<bool>,
+    /// These numbers of this token and of those to come, on the device; `None` where they are the
+    /// same at every token.
+    pub limits: Option<EvictLimits>,
 }
 
 impl Eviction {
@@ -108,7 +130,7 @@ impl Eviction {
         tracks: &'a mut AttentionStatistics,
         counted: AttentionStatistics,
     ) -> EvictInput<'a> {
-        let Self { scores, sinks, recent, takes_free, .. } = self;
+        let Self { scores, sinks, recent, takes_free, limits, .. } = self;
         EvictInput {
             rows,
             positions,
@@ -118,6 +140,7 @@ impl Eviction {
             sinks: *sinks,
             recent,
             takes_free,
+            limits: limits.as_ref(),
         }
     }
 

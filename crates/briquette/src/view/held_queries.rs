@@ -16,6 +16,22 @@ impl HeldQueries {
     /// `[batch, query_heads, 1, head_dim]` and `[batch, query_heads, head_dim, head_dim]`, f32.
     /// Zeros where no query is left.
     pub fn moments(&self, first: usize) -> (Tensor<4>, Tensor<4>) {
+        let (queries, mask, number) = self.counted(first);
+        let mean = (queries.clone() * mask.clone()).sum_dim(2) / number.clone();
+        let centred = (queries - mean.clone()) * mask;
+        let covariance = precise_product(centred.clone().swap_dims(2, 3), centred) / number;
+        (mean, covariance)
+    }
+
+    /// Their mean alone.
+    pub fn mean(&self, first: usize) -> Tensor<4> {
+        let (queries, mask, number) = self.counted(first);
+        (queries * mask).sum_dim(2) / number
+    }
+
+    /// The queries in f32, which of them count, `[batch, 1, queries, 1]`, and how many do, at least
+    /// 1, `[batch, 1, 1, 1]`.
+    fn counted(&self, first: usize) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
         let queries = self.queries.clone().cast(DType::F32);
         let [batch, _, columns, _] = queries.dims();
         let counts = |&position: &i64| position >= first as i64;
@@ -32,9 +48,6 @@ impl HeldQueries {
             send("queries that count", TensorData::new(mask, [batch, 1, columns, 1]), options);
         let number: Tensor<4> =
             send("queries that count", TensorData::new(number, [batch, 1, 1, 1]), options);
-        let mean = (queries.clone() * mask.clone()).sum_dim(2) / number.clone();
-        let centred = (queries - mean.clone()) * mask;
-        let covariance = precise_product(centred.clone().swap_dims(2, 3), centred) / number;
-        (mean, covariance)
+        (queries, mask, number)
     }
 }

@@ -18,8 +18,9 @@ const AHEAD: usize = 2;
 /// Rows that are compared at once.
 const ROWS: usize = UNITS / LANES * AHEAD;
 
-/// Finds the cluster of each head that goes and the one that it is most redundant with, the last
-/// ones left out: `[batch, heads, 2]`, and their redundancy, `[batch, heads, 1]`. A cube a head.
+/// Finds the cluster of each head that goes, or its first free row, and the one that it is most
+/// redundant with, the last ones left out: `[batch, heads, 2]`, and their redundancy,
+/// `[batch, heads, 1]`. A cube a head.
 /// `ages` and `ranks` are for its own use, `[batch, heads, clusters + 1]`.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
@@ -54,7 +55,18 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     let unit = UNIT_POS as usize;
     let height = representatives.shape(2);
     let own = head_of::<I>(
-        offsets, limits, list, heads, height, columns, sinks, recent, before, most, differ,
+        offsets,
+        limits,
+        new_positions,
+        list,
+        heads,
+        height,
+        columns,
+        sinks,
+        recent,
+        before,
+        most,
+        differ,
     );
     // Clusters by the positions and scores of their representatives.
     let mut cluster = unit;
@@ -162,8 +174,14 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     let highest = of_cube(&mut shared, best, false);
     let candidate = select(best == highest, oldest, 0u32);
     let first = of_cube(&mut shared, candidate, false);
+    if own.takes_free && unit == 0 {
+        write::<f32>(redundancy, own.batch, own.head, 0, f32::new(-2.0));
+        write::<I>(places, own.batch, own.head, 0, I::cast_from(own.count));
+        write::<I>(places, own.batch, own.head, 1, I::new(0));
+    }
     // Nothing is like it where all others stay as they are.
-    if (first == 0 && unit == 0) || (candidate > 0 && candidate == first) {
+    let is_found = (first == 0 && unit == 0) || (candidate > 0 && candidate == first);
+    if is_found && !own.takes_free {
         write::<f32>(redundancy, own.batch, own.head, 0, like_best);
         write::<I>(places, own.batch, own.head, 0, I::cast_from(gone));
         write::<I>(places, own.batch, own.head, 1, I::cast_from(target));

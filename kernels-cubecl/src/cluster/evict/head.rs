@@ -2,6 +2,12 @@
 
 use cubecl::prelude::*;
 
+use crate::common::{eviction::limits::of_token, line::at};
+
+/// Numbers of a head and token in a table: last clusters that stay, 1 where a free row is taken,
+/// the clusters before, and the most tokens before and afterwards.
+pub(super) const NUMBERS: usize = 5;
+
 /// A head, and its places among columns and rows.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct ClusteredHead {
@@ -11,6 +17,8 @@ pub(super) struct ClusteredHead {
     pub(super) start: usize,
     /// Number of its clusters.
     pub(super) count: usize,
+    /// Whether the new token takes a free row behind them, and no cluster goes.
+    pub(super) takes_free: bool,
     /// The column of its first cluster's representative.
     pub(super) first_cluster: usize,
     /// The column that representatives are counted from.
@@ -29,6 +37,7 @@ pub(super) struct ClusteredHead {
 pub(super) fn head_of<I: Int>(
     offsets: &Tensor<I>,
     limits: &Tensor<I>,
+    new_positions: &Tensor<I>,
     list: usize,
     heads: usize,
     height: usize,
@@ -40,25 +49,32 @@ pub(super) fn head_of<I: Int>(
     #[comptime] differ: bool,
 ) -> ClusteredHead {
     let start = usize::cast_from(offsets[list * offsets.stride(0)]);
-    let count = usize::cast_from(offsets[(list + 1) * offsets.stride(0)]) - start;
+    let rows = usize::cast_from(offsets[(list + 1) * offsets.stride(0)]) - start;
+    let (batch, head) = (list / heads, list % heads);
     let mut numbers = (sinks, recent, before, most);
+    let mut count = rows;
+    let mut takes_free = false.runtime();
     if comptime!(differ) {
-        let row = list * limits.stride(0);
+        let newest = usize::cast_from(new_positions[at::<I>(new_positions, batch, head, 0)]);
+        let own = of_token::<I>(limits, list, newest, NUMBERS);
         let step = limits.stride(1);
         numbers = (
-            usize::cast_from(limits[row]),
-            usize::cast_from(limits[row + step]),
-            usize::cast_from(limits[row + 2 * step]),
-            usize::cast_from(limits[row + 3 * step]),
+            usize::cast_from(limits[list * limits.stride(0) + step]),
+            usize::cast_from(limits[own]),
+            usize::cast_from(limits[own + 3 * step]),
+            usize::cast_from(limits[own + 4 * step]),
         );
+        takes_free = limits[own + step] > I::new(0);
+        count = usize::cast_from(limits[own + 2 * step]);
     }
     let (sinks, recent, before, most) = numbers;
     ClusteredHead {
-        batch: list / heads,
-        head: list % heads,
+        batch,
+        head,
         start,
         count,
-        first_cluster: height - count,
+        takes_free,
+        first_cluster: height - rows,
         first_column: columns - before,
         sinks,
         recent,

@@ -109,7 +109,7 @@ pub(super) fn launch(changed: Changed, read: Read, threshold: f32) -> Changed {
     let (places, redundancy) = (empty(2, ints), empty(1, DType::F32));
     let (numbers, limits, differ) = match limits {
         Limits::Alike { numbers } => (numbers, scores.clone(), false),
-        Limits::Differ { of_heads } => ([0; 4], of_heads, true),
+        Limits::Differ { table } => ([0; 4], table, true),
     };
     let [sinks, recent, before, most] = numbers;
     let vector = vector_size([&changed.directions, &changed.values]);

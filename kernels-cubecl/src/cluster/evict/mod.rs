@@ -5,7 +5,7 @@ mod launch;
 mod operands;
 mod table;
 
-use briquette_ops::{Clustering, EvictClusterInput, Result, constant_floats, constant_ints};
+use briquette_ops::{Clustering, EvictClusterInput, EvictLimits, Result, constant_floats};
 use burn::{
     backend::{Dispatch, tensor::FloatTensor},
     tensor::Tensor,
@@ -15,11 +15,17 @@ use self::{
     backend::EvictClusterBackend,
     operands::{Limits, Numbers},
 };
-use crate::common::{check::Check, eviction::weakest::UNITS, rows::cubes_of_rows, tracks};
+use crate::common::{
+    check::Check,
+    eviction::{limits::check_limits, weakest::UNITS},
+    rows::cubes_of_rows,
+    tracks,
+};
 
 /// Evicts the weakest cluster of each head, or merges it into the one that it is most redundant
 /// with, and gives its row to a new token: EMS (Li et al., 2024, section 4.2), for one decoded
-/// token at a budget. Rows stay where they are; tokens move in their columns, which stay in the
+/// token at a budget. A head that has free rows, and takes one for the token, evicts nothing. Rows
+/// stay where they are; tokens move in their columns, which stay in the
 /// order of positions.
 ///
 /// Tensors that nobody else holds are changed in place, others copied before. Two launches, a cube
@@ -113,14 +119,25 @@ fn limits(input: &EvictClusterInput<'_>) -> Limits<Dispatch> {
         let most = input.most_tokens[head];
         [sinks, recent, input.clustering.clustered_tokens[head], most]
     };
+    let of_table = |limits: &EvictLimits| {
+        let table = limits.table().cast(input.positions.dtype());
+        Limits::Differ { table: table.into_dispatch() }
+    };
+    if let Some(limits) = input.limits {
+        return of_table(limits);
+    }
     let lists = input.recent.len();
     let numbers = of_head(0);
-    if (1..lists).all(|head| of_head(head) == numbers) {
+    if input.free_rows.is_empty() && (1..lists).all(|head| of_head(head) == numbers) {
         return Limits::Alike { numbers };
     }
-    let list = (0..lists).flat_map(of_head).map(|number| number as i64).collect();
-    let of_heads = constant_ints("evict_cluster", list, [lists, 4], &input.scores.device());
-    Limits::Differ { of_heads: of_heads.cast(input.positions.dtype()).into_dispatch() }
+    let sinks: Vec<usize> = (0..lists).map(|head| input.protected(head).0).collect();
+    let numbers = |head: usize| {
+        let [_, recent, before, most] = of_head(head);
+        [recent, usize::from(input.takes_free(head)), input.clusters(head), before, most]
+    };
+    let token = (0..lists).map(numbers).collect();
+    of_table(&EvictLimits::new(&vec![0; lists], &sinks, &[token], &input.scores.device()))
 }
 
 /// Refuses what [`evict_cluster`] does.
@@ -135,6 +152,9 @@ pub(crate) fn check_evict_cluster(input: &EvictClusterInput<'_>) -> Result<()> {
     some("columns", columns)?;
     some("channels", channels)?;
     input.check_heads()?;
+    if let Some(limits) = input.limits {
+        check_limits(&check, limits, lists, head::NUMBERS)?;
+    }
     let clustering = &*input.clustering;
     let sum: usize = clustering.cluster_counts.iter().sum();
     check.value("the rows of keys", total, total == sum, sum.to_string())?;

@@ -12,6 +12,7 @@ pub(super) type Numbers = [usize; 4];
 pub(super) enum Limits<B: Backend> {
     /// The same of all.
     Alike { numbers: Numbers },
-    /// Those of each head, `[batch · heads, 4]`.
-    Differ { of_heads: IntTensor<B> },
+    /// Those of each head, at this token or those from it on: see
+    /// [`EvictLimits`](briquette_ops::EvictLimits).
+    Differ { table: IntTensor<B> },
 }

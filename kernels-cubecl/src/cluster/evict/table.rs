@@ -63,7 +63,18 @@ pub(super) fn replace<E: Float, I: Int>(
     let unit = UNIT_POS as usize;
     let height = representatives.shape(2);
     let own = head_of::<I>(
-        offsets, limits, list, heads, height, columns, sinks, recent, before, most, differ,
+        offsets,
+        limits,
+        new_positions,
+        list,
+        heads,
+        height,
+        columns,
+        sinks,
+        recent,
+        before,
+        most,
+        differ,
     );
     let gone = u32::cast_from(places[at::<I>(places, own.batch, own.head, 0)]);
     let target = u32::cast_from(places[at::<I>(places, own.batch, own.head, 1)]);
@@ -244,8 +255,9 @@ pub(super) fn replace<E: Float, I: Int>(
     }
     let newest = columns - 1;
     let last = own.most - 1;
+    let represented = select(own.takes_free, own.count + 1, own.count);
     let mut cluster = unit;
-    while cluster < own.count {
+    while cluster < represented {
         let at_cluster = own.first_cluster + cluster;
         let represents = usize::cast_from(
             representatives[at::<I>(&*representatives, own.batch, own.head, at_cluster)],

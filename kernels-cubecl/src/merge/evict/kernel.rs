@@ -3,11 +3,15 @@ use cubecl::prelude::*;
 use crate::common::{
     eviction::{
         head::{Head, head_of, index, is_entry, number, position},
+        limits::of_token,
         weakest::{UNITS, of_cube, protected, weakest},
     },
     line::{at, write},
     vector::dot,
 };
+
+/// Numbers of a head and token in a table: last tokens that stay, and 1 where a free slot is taken.
+pub(super) const NUMBERS: usize = 2;
 
 /// Units that compare a row together.
 const LANES: usize = 16;
@@ -17,11 +21,12 @@ pub(super) const ROWS: usize = UNITS / LANES * AHEAD;
 const AHEAD: usize = 4;
 
 /// The numbers of first and of last tokens that stay, and whether the new token takes a free slot
-/// (1 or 0): the same of all heads or each its own.
+/// (1 or 0): the same of all heads, or each its own, at the token whose position is `newest`.
 #[cube]
 fn limits_of<I: Int>(
     limits: &Tensor<I>,
     list: usize,
+    newest: usize,
     sinks: usize,
     recent: usize,
     takes_free: usize,
@@ -29,11 +34,12 @@ fn limits_of<I: Int>(
 ) -> (usize, usize, usize) {
     let mut all = (sinks, recent, takes_free);
     if comptime!(differ) {
-        let (row, step) = (list * limits.stride(0), limits.stride(1));
+        let step = limits.stride(1);
+        let of_token = of_token::<I>(limits, list, newest, NUMBERS);
         all = (
-            usize::cast_from(limits[row]),
-            usize::cast_from(limits[row + step]),
-            usize::cast_from(limits[row + 2 * step]),
+            usize::cast_from(limits[list * limits.stride(0) + step]),
+            usize::cast_from(limits[of_token]),
+            usize::cast_from(limits[of_token + step]),
         );
     }
     all
@@ -72,8 +78,9 @@ pub(super) fn goes<I: Int>(
     #[comptime] differ: bool,
     #[comptime] has_free_slots: bool,
 ) -> usize {
+    let newest = position::<I>(positions, new_positions, head, head.newest, is_ragged);
     let (sinks, recent, takes_free) =
-        limits_of::<I>(limits, list, sinks, recent, takes_free, differ);
+        limits_of::<I>(limits, list, newest, sinks, recent, takes_free, differ);
     let mut shared = Shared::<[u32]>::new_slice(UNITS);
     let mut slot = 0usize.runtime();
     if comptime!(has_free_slots) && takes_free > 0 {

@@ -116,7 +116,7 @@ fn limits_of(limits: Limits<CubeBackend>, stand_in: &CubeTensor) -> ([usize; 3],
         Limits::Alike { sinks, recent, takes_free } => {
             ([sinks, recent, usize::from(takes_free)], stand_in.clone(), false)
         }
-        Limits::Differ { of_heads } => ([0; 3], of_heads, true),
+        Limits::Differ { table } => ([0; 3], table, true),
     }
 }
 

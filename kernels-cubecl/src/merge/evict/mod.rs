@@ -5,7 +5,7 @@ mod operands;
 mod spread;
 
 use briquette_ops::{
-    EvictInput, EvictMergeInput, EvictSpreadInput, Result, SlotRows, constant_floats, constant_ints,
+    EvictInput, EvictLimits, EvictMergeInput, EvictSpreadInput, Result, SlotRows, constant_floats,
 };
 use burn::{
     backend::{Dispatch, tensor::FloatTensor},
@@ -16,7 +16,12 @@ use self::{
     backend::EvictBackend,
     operands::{Before, Limits, NewRows},
 };
-use crate::common::{check::Check, eviction::weakest::UNITS, rows::cubes_of_rows, tracks};
+use crate::common::{
+    check::Check,
+    eviction::{limits::check_limits, weakest::UNITS},
+    rows::cubes_of_rows,
+    tracks,
+};
 
 /// Evicts the weakest entry of each head and puts a new token in its place: its key, its value, its
 /// position, and the statistics of all. Nothing else moves, so a decode step at a budget needs no
@@ -233,17 +238,24 @@ impl Rows<'_> {
 fn limits(input: &EvictInput<'_>) -> Limits<Dispatch> {
     let [batch, heads, _] = input.scores.dims();
     let lists = batch * heads;
+    let of_table = |limits: &EvictLimits| {
+        let table = limits.table().cast(input.positions.dtype());
+        Limits::Differ { table: table.into_dispatch() }
+    };
+    if let Some(limits) = input.limits {
+        return of_table(limits);
+    }
     let of_head = |head| (input.protected(head), input.takes_free(head));
     let first = of_head(0);
     if (1..lists).all(|head| of_head(head) == first) {
         let ((sinks, recent), takes_free) = first;
         return Limits::Alike { sinks, recent, takes_free };
     }
-    let numbers =
-        |((sinks, recent), takes_free)| [sinks as i64, recent as i64, i64::from(takes_free)];
-    let list = (0..lists).map(of_head).flat_map(numbers).collect();
-    let of_heads = constant_ints("evict", list, [lists, 3], &input.scores.device());
-    Limits::Differ { of_heads: of_heads.cast(input.positions.dtype()).into_dispatch() }
+    let (protected, takes_free): (Vec<_>, Vec<_>) = (0..lists).map(of_head).unzip();
+    let (sinks, recent): (Vec<usize>, Vec<usize>) = protected.into_iter().unzip();
+    let numbers = recent.into_iter().zip(takes_free);
+    let token = numbers.map(|(recent, takes_free)| [recent, usize::from(takes_free)]).collect();
+    of_table(&EvictLimits::new(&vec![0; lists], &sinks, &[token], &input.scores.device()))
 }
 
 /// Refuses what [`evict`] does.
@@ -292,6 +304,9 @@ fn check(operation: &'static str, input: &EvictInput<'_>) -> Result<Check> {
     check.value("the length of recent", recent.len(), recent.len() == lists, lists.to_string())?;
     let (found, fits) = (takes_free.len(), [0, lists].contains(&takes_free.len()));
     check.value("the length of takes_free", found, fits, format!("0 or {lists}"))?;
+    if let Some(limits) = input.limits {
+        check_limits(&check, limits, lists, kernel::NUMBERS)?;
+    }
     let width = match rows {
         SlotRows::Dense { keys, values } => {
             let [_, _, slots, channels] = keys.dims();

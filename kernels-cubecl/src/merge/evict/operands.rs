@@ -26,8 +26,9 @@ pub(super) enum NewRows<B: Backend> {
 pub(super) enum Limits<B: Backend> {
     /// As many of all.
     Alike { sinks: usize, recent: usize, takes_free: bool },
-    /// These numbers of each head, `[batch · heads, 3]`.
-    Differ { of_heads: IntTensor<B> },
+    /// The numbers of each head, at this token or those from it on: see
+    /// [`EvictLimits`](briquette_ops::EvictLimits).
+    Differ { table: IntTensor<B> },
 }
 
 /// The threshold there was.

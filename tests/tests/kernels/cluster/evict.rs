@@ -2,7 +2,8 @@
 //! the operation on the host, which `decoding_in_place` compares with caches that lay all out.
 
 use briquette::ops::{
-    AttentionStatistics, ClusterOps, Clustering, EvictClusterInput, Reference, Statistic,
+    AttentionStatistics, ClusterOps, Clustering, EvictClusterInput, EvictLimits, Reference,
+    Statistic,
 };
 use briquette_kernels::evict_cluster;
 use briquette_tests::{
@@ -32,6 +33,9 @@ struct Case {
     /// Kinds of statistics, and query heads of a kv head.
     statistics: [usize; 2],
     gaps: bool,
+    /// Free rows of the first head, of the second one more, and so on in turn; `None` where there
+    /// are none.
+    free: Option<usize>,
 }
 
 const KINDS: [Statistic; 2] = [Statistic::Sums, Statistic::LocalPast];
@@ -54,6 +58,17 @@ struct Arrival {
     keys: Vec<f32>,
     values: Vec<f32>,
     positions: Vec<i64>,
+}
+
+/// Numbers of each head at a step.
+struct Numbers {
+    recent: Vec<usize>,
+    most_tokens: Vec<usize>,
+    free_rows: Vec<usize>,
+    takes_free: Vec<bool>,
+    clusters: Vec<usize>,
+    /// Tokens before it.
+    before: Vec<usize>,
 }
 
 fn rows(rng: &mut ChaCha8Rng, count: usize, channels: usize, dtype: DType) -> Vec<f32> {
@@ -101,16 +116,18 @@ impl Case {
     fn state(&self, dtype: DType, devices: [&Device; 2]) -> [State; 2] {
         let mut rng = ChaCha8Rng::seed_from_u64(self.width as u64 + self.heads[0][0] as u64);
         let [batch, heads, channels] = self.dims;
-        let height = self.heads.iter().map(|head| head[0]).max().unwrap();
-        let total: usize = self.heads.iter().map(|head| head[0]).sum();
+        let rows_of: Vec<usize> =
+            self.heads.iter().zip(self.free_rows()).map(|(head, free)| head[0] + free).collect();
+        let height = rows_of.iter().copied().max().unwrap();
+        let total: usize = rows_of.iter().sum();
         let (keys, values) =
             (rows(&mut rng, total, channels, dtype), rows(&mut rng, total, channels, dtype));
         let mut offsets = vec![0];
         let (mut positions, mut clusters, mut norms) = (Vec::new(), Vec::new(), Vec::new());
         let (mut representatives, mut by_cluster) = (Vec::new(), Vec::new());
         let (mut padding, mut clustered) = (Vec::new(), Vec::new());
-        for &[count, tokens] in &self.heads {
-            offsets.push(offsets[offsets.len() - 1] + count as i64);
+        for (&[count, tokens], &all_rows) in self.heads.iter().zip(&rows_of) {
+            offsets.push(offsets[offsets.len() - 1] + all_rows as i64);
             // Some of the columns that may hold tokens hold none.
             let missing = self.width - tokens;
             let held = self.width - rng.random_range(0..=missing);
@@ -143,7 +160,7 @@ impl Case {
                     (0..tokens).filter(|&token| of_token[token] == slot).collect();
                 let token = of_slot[rng.random_range(0..of_slot.len())];
                 let column = missing + token + held - self.width;
-                represents[height - count + slot as usize] = column as i64;
+                represents[height - all_rows + slot as usize] = column as i64;
             }
             representatives.extend(represents);
             let mut sorted: Vec<usize> = (0..tokens).collect();
@@ -164,7 +181,7 @@ impl Case {
             offsets: Tensor::from_data(TensorData::new(offsets.clone(), [lists + 1]), device),
             clustering: Clustering {
                 clustered_tokens: clustered.clone(),
-                cluster_counts: self.heads.iter().map(|head| head[0]).collect(),
+                cluster_counts: rows_of.clone(),
                 unclustered: vec![0; lists],
                 cluster_of_token: self.ints(clusters.clone(), self.width, device),
                 norms: Self::floats(&norms, [batch, heads, self.width], DType::F32, device),
@@ -203,20 +220,65 @@ impl Case {
         vec![self.recent; self.heads.len()]
     }
 
-    fn most_tokens(&self, state: &State) -> Vec<usize> {
+    /// Free rows of each head.
+    fn free_rows(&self) -> Vec<usize> {
+        (0..self.heads.len()).map(|head| self.free.map_or(0, |free| free + head % 3)).collect()
+    }
+
+    /// The numbers of a step of heads that have so many free rows.
+    fn numbers(&self, state: &State, free_rows: &[usize], step: usize) -> Numbers {
         let Clustering { clustered_tokens, cluster_counts, .. } = &state.clustering;
-        let most = |(&held, &count): (&usize, &usize)| {
+        // Some take a row, and some evict a cluster.
+        let takes = |(head, &free): (usize, &usize)| free > 0 && (head + step).is_multiple_of(2);
+        let takes_free: Vec<bool> = free_rows.iter().enumerate().map(takes).collect();
+        let clusters: Vec<usize> =
+            cluster_counts.iter().zip(free_rows).map(|(rows, free)| rows - free).collect();
+        let most = |(head, &held): (usize, &usize)| {
+            let count = clusters[head] + usize::from(takes_free[head]);
             (held + 1).min(count + self.others).min(self.width).max(count)
         };
-        clustered_tokens.iter().zip(cluster_counts).map(most).collect()
+        let most_tokens: Vec<usize> = clustered_tokens.iter().enumerate().map(most).collect();
+        let before = clustered_tokens.clone();
+        let (free_rows, takes_free) = match self.free {
+            Some(_) => (free_rows.to_vec(), takes_free),
+            None => (Vec::new(), Vec::new()),
+        };
+        Numbers { recent: self.recent(), most_tokens, free_rows, takes_free, clusters, before }
+    }
+
+    fn limits_if(
+        &self,
+        numbers: &Numbers,
+        position: usize,
+        on_device: bool,
+        device: &Device,
+    ) -> Option<EvictLimits> {
+        let has_free = on_device && self.free.is_some();
+        has_free.then(|| self.limits(numbers, position, device))
+    }
+
+    /// The numbers of a step among those of others, by the position of its token.
+    fn limits(&self, numbers: &Numbers, position: usize, device: &Device) -> EvictLimits {
+        let Numbers { recent, most_tokens, takes_free, clusters, before, .. } = numbers;
+        let heads = self.heads.len();
+        let takes = |head: usize| usize::from(takes_free[head]);
+        let own = |head: usize| {
+            [recent[head], takes(head), clusters[head], before[head], most_tokens[head]]
+        };
+        let other = |head: usize| [1, 1 - takes(head), 1, self.width, 1];
+        let [own, other] = [(0..heads).map(own).collect(), (0..heads).map(other).collect()];
+        let tokens: Vec<Vec<[usize; 5]>> = vec![Vec::clone(&other), own, other];
+        let protected =
+            |head: usize| self.sinks.min(clusters[head] - recent[head].min(clusters[head]));
+        let sinks: Vec<usize> = (0..heads).map(protected).collect();
+        EvictLimits::new(&vec![position - 1; heads], &sinks, &tokens, device)
     }
 
     fn input<'a>(
         &self,
         state: &'a mut State,
         arrival: &Arrival,
-        recent: &'a [usize],
-        most_tokens: &'a [usize],
+        numbers: &'a Numbers,
     ) -> EvictClusterInput<'a> {
         let [batch, heads, channels] = self.dims;
         let device = state.positions.device();
@@ -236,22 +298,31 @@ impl Case {
             new_values: Self::floats(&arrival.values, new, dtype, &device),
             new_positions: self.ints(arrival.positions.clone(), 1, &device),
             sinks: self.sinks,
-            recent,
-            most_tokens,
+            recent: &numbers.recent,
+            most_tokens: &numbers.most_tokens,
             threshold: self.threshold,
+            free_rows: &numbers.free_rows,
+            takes_free: &numbers.takes_free,
+            limits: None,
         }
     }
 
     fn check(&self, dtype: DType, ties: bool, backend: &Backend) {
         let [mut found, mut expected] = self.state(dtype, [&backend.device, &host()]);
-        let recent = self.recent();
+        let mut free_rows = self.free_rows();
         for step in 0..4 {
             let arrival = self.arrival(step, ties, dtype);
-            let most = self.most_tokens(&expected);
-            let input = self.input(&mut expected, &arrival, &recent, &most);
+            let numbers = self.numbers(&expected, &free_rows, step);
+            // Every other time from the device.
+            let position = arrival.positions[0] as usize;
+            let table = self.limits_if(&numbers, position, step % 2 == 1, &backend.device);
+            let input = self.input(&mut expected, &arrival, &numbers);
             Reference.evict_cluster(input).unwrap();
-            let input = self.input(&mut found, &arrival, &recent, &most);
+            let input = self.input(&mut found, &arrival, &numbers);
+            let input = EvictClusterInput { limits: table.as_ref(), ..input };
             answer(backend, "evict_cluster", |kernels| kernels.evict_cluster(input));
+            let takes = numbers.takes_free.iter().map(|&takes| usize::from(takes));
+            free_rows.iter_mut().zip(takes).for_each(|(free, takes)| *free -= takes);
             same(&found, &expected, dtype, &format!("{}: {self:?}, step {step}", backend.name));
             // Rounded differently they go on differently.
             found.keys = Tensor::from_data(expected.keys.to_data(), (&backend.device, dtype));
@@ -308,6 +379,7 @@ fn cases() -> Vec<Case> {
         threshold: 0.5,
         statistics: [2, 2],
         gaps: false,
+        free: None,
     };
     vec![
         case([1, 1, 8], vec![[6, 12]], 12),
@@ -322,6 +394,15 @@ fn cases() -> Vec<Case> {
         Case { recent: 32, ..case([1, 2, 128], vec![[256, 1000]; 2], 1024) },
         Case { recent: 32, others: 44, ..case([1, 1, 8], vec![[256, 300]], 300) },
         case([1, 1, 8], vec![[300, 2900]], 3000),
+        // Rows that are free, in some heads or in all.
+        Case { free: Some(2), ..case([1, 2, 96], vec![[8, 14]; 2], 20) },
+        Case {
+            free: Some(0),
+            sinks: 2,
+            ..case([2, 2, 8], vec![[5, 9], [12, 40], [7, 7], [30, 64]], 80)
+        },
+        Case { free: Some(1), others: 6, ..case([1, 2, 128], vec![[40, 46]; 2], 60) },
+        Case { free: Some(3), recent: 32, ..case([1, 2, 128], vec![[256, 1000]; 2], 1030) },
     ]
 }
 
@@ -351,10 +432,9 @@ fn misfits_are_refused() {
         let case = &cases()[1];
         let [mut state, _] = case.state(DType::F32, [&backend.device, &host()]);
         let arrival = case.arrival(0, false, DType::F32);
-        let most = case.most_tokens(&state);
-        let recent = case.recent();
+        let numbers = case.numbers(&state, &[0; 2], 0);
         let refused = |state: &mut State, change: fn(&mut EvictClusterInput<'_>)| {
-            let mut input = case.input(state, &arrival, &recent, &most);
+            let mut input = case.input(state, &arrival, &numbers);
             change(&mut input);
             evict_cluster(input).unwrap_err()
         };
@@ -364,6 +444,19 @@ fn misfits_are_refused() {
         assert_eq!(found, wrong_value("evict_cluster", "recent", 0, "1 or more"));
         let found = refused(&mut state, |input| input.most_tokens = &[15, 14]);
         assert_eq!(found, wrong_value("evict_cluster", "most_tokens", 15, "8..=14"));
+        let found = refused(&mut state, |input| input.free_rows = &[1]);
+        assert_eq!(found, wrong_value("evict_cluster", "the length of free_rows", 1, "0 or 2"));
+        let found = refused(&mut state, |input| {
+            (input.free_rows, input.takes_free) = (&[0; 2], &[false, true]);
+        });
+        assert_eq!(found, wrong_value("evict_cluster", "the free rows of a head", 0, "1 or more"));
+        let limits = EvictLimits::new(&[0; 2], &[0; 2], &[vec![[1, 1]; 2]], &backend.device);
+        let input = EvictClusterInput {
+            limits: Some(&limits),
+            ..case.input(&mut state, &arrival, &numbers)
+        };
+        let found = evict_cluster(input).unwrap_err();
+        assert_eq!(found, wrong_value("evict_cluster", "the numbers of limits", 2, "5"));
         let found = refused(&mut state, |input| {
             input.scores = input.scores.clone().narrow(2, 0, 14);
         });

@@ -4,8 +4,8 @@
 use std::{cmp::Ordering, f64::consts::E};
 
 use briquette::ops::{
-    AttentionStatistics, EvictInput, EvictMergeInput, EvictSpreadInput, MergeOps, OpError,
-    SlotRows, Statistic,
+    AttentionStatistics, EvictInput, EvictLimits, EvictMergeInput, EvictSpreadInput, MergeOps,
+    OpError, SlotRows, Statistic,
 };
 use briquette_kernels::{evict, evict_merging, evict_spreading};
 use briquette_tests::{backends::Backend, inputs::round};
@@ -286,6 +286,23 @@ impl Layer {
         Tensor::from_data(data, (device, DType::F32))
     }
 
+    /// The limits of a few tokens, of which the new one is neither the first nor the last, with
+    /// other numbers for the others; `None` where there are no free slots.
+    fn limits(&self, device: &Device) -> Option<EvictLimits> {
+        const BEFORE: usize = 2;
+        let position = |head: &Head| *head.positions.last().unwrap() as usize;
+        let reach = self.lists.iter().map(position).min()?.min(BEFORE);
+        let first: Vec<usize> = self.lists.iter().map(|head| position(head) - reach).collect();
+        let own = || self.lists.iter().map(|head| (head.recent, head.takes_free));
+        let others = || {
+            own().map(|(recent, takes_free)| [recent / 2 + 1, usize::from(!takes_free)]).collect()
+        };
+        let mut tokens: Vec<Vec<[usize; 2]>> = (0..=BEFORE).map(|_| others()).collect();
+        tokens[reach] = own().map(|(recent, takes)| [recent, usize::from(takes)]).collect();
+        let sinks = vec![self.sinks; self.lists.len()];
+        self.has_free_slots.then(|| EvictLimits::new(&first, &sinks, &tokens, device))
+    }
+
     /// Whether each head takes free slots; empty where there are none.
     fn takes_free(&self) -> Vec<bool> {
         let of_heads = self.lists.iter().map(|head| head.takes_free);
@@ -296,7 +313,21 @@ impl Layer {
         self.lists.iter().flat_map(|head| of_head(head).concat()).collect()
     }
 
+    /// With numbers from the host, and then from the device.
     fn check(&self, reduction: Reduction<'_>, dtype: DType, backend: &Backend) {
+        self.check_with(None, reduction, dtype, backend);
+        if let Some(limits) = self.limits(&backend.device) {
+            self.check_with(Some(&limits), reduction, dtype, backend);
+        }
+    }
+
+    fn check_with(
+        &self,
+        limits: Option<&EvictLimits>,
+        reduction: Reduction<'_>,
+        dtype: DType,
+        backend: &Backend,
+    ) {
         let (after, thresholds) = self.expected(reduction);
         let mut state = State::of(self, dtype, &backend.device);
         // What somebody else holds stays as it was.
@@ -310,7 +341,7 @@ impl Layer {
             drawn: self.scalars(&backend.device, |head| head.drawn.clone()),
             window,
         };
-        let input = state.input(self, &counts, &recent, &takes_free);
+        let input = EvictInput { limits, ..state.input(self, &counts, &recent, &takes_free) };
         let found = match reduction {
             Reduction::Spread(window) => {
                 let spread = spread(window);
@@ -503,6 +534,7 @@ impl State {
             sinks: layer.sinks,
             recent,
             takes_free,
+            limits: None,
         }
     }
 }
@@ -620,6 +652,14 @@ fn misfits_are_refused() {
         assert_eq!(found, wrong_value("evict", "the length of recent", 1, "4"));
         let found = refused(&mut state, |input| input.takes_free = &[true; 3]);
         assert_eq!(found, wrong_value("evict", "the length of takes_free", 3, "0 or 4"));
+        let limits = EvictLimits::new(&[0; 3], &[0; 3], &[vec![[1, 1]; 3]], &backend.device);
+        let none = EvictLimits::new::<2>(&[0; 4], &[0; 4], &[], &backend.device);
+        let mut with = |limits| {
+            let input = state.input(&layer, &counts, &recent, &[]);
+            evict(EvictInput { limits: Some(limits), ..input }).unwrap_err()
+        };
+        assert_eq!(with(&limits), wrong_shape("evict", "limits", &[3, 4], &[4, 4]));
+        assert_eq!(with(&none), wrong_value("evict", "the tokens of limits", 0, "1 or more"));
         let found = refused(&mut state, |input| {
             input.scores = input.scores.clone().narrow(2, 0, 6);
         });

@@ -124,30 +124,47 @@ pub(in crate::cache) fn compress(
     Ok(Findings { reduced: Some(reduced), share: Some(keep), ..Findings::default() })
 }
 
-/// Compresses a layer by the scores of its snapshot, with the measures of the layers that have
-/// arrived; `more` layers are still to come. Returns the kept entries and their snapshot; `None` if
-/// the layer is within its budget.
-pub(in crate::cache) fn compress_cross_layer(
+/// Entries that a layer may keep of those of its snapshot, with the measures of the layers that
+/// have arrived; `more` layers are still to come. `None` if the layer is within its budget, or not
+/// far beyond it and smaller again soon. Of the view's entries only numbers are looked at.
+pub(in crate::cache) fn kept_cross_layer(
     policy: &Policy,
-    view: LayerView<'_>,
+    view: &LayerView<'_>,
     snapshot: &Snapshot,
     more: bool,
-) -> Result<Option<(Reduced, Snapshot)>> {
-    let scores = widened(&snapshot.scores, view.entries.columns());
-    let view = LayerView { scores: Some(&scores), ..view };
-    let allocation = policy.allocator().allocate(&view)?;
-    let mut keep = kept_per_head(policy, &view, allocation, &snapshot.arrived)?;
-    if !exceeds(&view, &keep) {
+) -> Result<Option<Vec<usize>>> {
+    /// Share of its budget that a layer may hold beyond it while others arrive.
+    const BEYOND: usize = 8;
+    let allocation = policy.allocator().allocate(view)?;
+    let mut keep = kept_per_head(policy, view, allocation, &snapshot.arrived)?;
+    let most: Vec<usize> = match more {
+        true => keep.iter().map(|keep| keep + keep / BEYOND).collect(),
+        false => keep.clone(),
+    };
+    if !exceeds(view, &most) {
         return Ok(None);
     }
     if more {
         // Shares fall as layers arrive, but rounded ones may rise again by one.
         keep.iter_mut().for_each(|keep| *keep += 1);
     }
+    Ok(Some(keep))
+}
+
+/// Compresses a layer by the scores of its snapshot, so that each head keeps so many entries.
+/// Returns these and their snapshot.
+pub(in crate::cache) fn compress_cross_layer(
+    policy: &Policy,
+    view: LayerView<'_>,
+    snapshot: &Snapshot,
+    keep: &[usize],
+) -> Result<(Reduced, Snapshot)> {
+    let scores = widened(&snapshot.scores, view.entries.columns());
+    let view = LayerView { scores: Some(&scores), ..view };
     // The scores go where their entries go.
     let mut entries = view.entries.clone();
     entries.tracks = entries.tracks.with(Statistic::Scores, scores.clone());
-    let mut reduced = reduce(policy, &LayerView { entries: &entries, ..view }, &keep)?;
+    let mut reduced = reduce(policy, &LayerView { entries: &entries, ..view }, keep)?;
     let (tracks, scores) = reduced.entries.tracks.without(Statistic::Scores);
     reduced.entries.tracks = tracks;
     let mut snapshot = snapshot.clone();
@@ -155,7 +172,7 @@ pub(in crate::cache) fn compress_cross_layer(
         // Statistics of query heads hold the scores of a kv head for each of its own.
         snapshot.scores = first_of_groups(scores, view.shape.kv_heads);
     }
-    Ok(Some((reduced, snapshot)))
+    Ok((reduced, snapshot))
 }
 
 /// Numbers of the first query head of each kv head, `[batch, kv_heads, entries]`.

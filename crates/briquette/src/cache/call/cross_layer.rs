@@ -2,7 +2,7 @@
 
 use super::{
     capacity::CapacityPlan,
-    compress::{Snapshot, compress_cross_layer},
+    compress::{Snapshot, compress_cross_layer, kept_cross_layer},
     input::LayerInput,
     store_guard::StoreGuard,
     update::LayerUpdate,
@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// Compresses the layers of a prompt that have arrived, where their budgets depend on each other:
-/// at every layer if entries are dropped, at the last one if they are merged. Returns the number of
-/// each compressed layer with its kept entries and snapshot.
+/// as layers arrive if entries are dropped, at the last one if they are merged. Returns the number
+/// of each compressed layer with its kept entries and snapshot.
 fn compress_layers(
     layers: &[LayerCache],
     context: Context<'_>,
@@ -44,23 +44,28 @@ fn compress_layers(
     let measures = Measures::new((0..context.shape.layers).map(measure).collect());
     let mut all = Vec::new();
     for (layer, cache) in layers.iter().enumerate().take(context.layer + 1) {
-        let held_entries;
-        let (snapshot, entries, held) = if layer == context.layer {
-            (&**snapshot, &**entries, &update.held[..])
-        } else {
-            let (Some(snapshot), Some(entries)) = (cache.snapshot(), cache.entries()?) else {
-                continue;
-            };
-            held_entries = entries;
-            (snapshot, &held_entries, cache.held())
+        let is_own = layer == context.layer;
+        let (snapshot, held) = match cache.snapshot() {
+            _ if is_own => (&**snapshot, &update.held[..]),
+            Some(snapshot) => (snapshot, cache.held()),
+            None => continue,
         };
         let of_layer = Context { layer, measures: &measures, ..context };
-        let view = LayerView {
+        let view = |entries| LayerView {
             state: cache.state(),
             ..of_layer.view(entries, held, &snapshot.seen, &snapshot.budget, true)
         };
-        let compressed = compress_cross_layer(context.policy, view, snapshot, !last)?;
-        all.extend(compressed.map(|(reduced, snapshot)| (layer, reduced, snapshot)));
+        // What lies in lists is laid out only if some of it goes.
+        let lying = if is_own { None } else { cache.entries_as_they_lie()? };
+        let numbers = lying.as_ref().unwrap_or(entries);
+        let Some(keep) = kept_cross_layer(context.policy, &view(numbers), snapshot, !last)? else {
+            continue;
+        };
+        let laid_out = if is_own { None } else { cache.entries()? };
+        let entries = laid_out.as_ref().unwrap_or(entries);
+        let (reduced, snapshot) =
+            compress_cross_layer(context.policy, view(entries), snapshot, &keep)?;
+        all.push((layer, reduced, snapshot));
     }
     Ok(all)
 }

@@ -12,18 +12,24 @@ use super::{
 use crate::{
     Error, LayerView, Policy, Result,
     budget::{Budget, Protect},
-    cache::{Entries, context::Context, progress::Phase},
-    ops::OpError,
+    cache::{
+        Entries,
+        context::Context,
+        growth::{Growth, GrowthStep},
+        progress::Phase,
+    },
+    ops::{EvictLimits, OpError},
     policy::PositionMode,
     store::{Eviction, Store},
 };
 
 /// Whether a decoded token may take the place of one that is evicted, so that entries may lie in no
-/// order. `held_before` are the tokens of each head without it.
+/// order. `held_before` are the tokens of each head without it; `growth` is known where the budget
+/// grows.
 pub(in crate::cache) fn may_evict_in_place(
     context: Context<'_>,
     input: &LayerInput,
-    held_before: &[usize],
+    (held_before, growth): (&[usize], Option<&Growth>),
     store: &mut dyn Store,
 ) -> bool {
     let Some(slots) = store.in_place() else { return false };
@@ -35,7 +41,9 @@ pub(in crate::cache) fn may_evict_in_place(
         && evicts_in_place(context.policy)
         && slots.can_evict(held_before)
         // Without free slots every token that evicts none would lay the entries out anew.
-        && (!grows(context.policy) || slots.slots_with_free().is_some())
+        && (!grows(context.policy)
+            || slots.slots_with_free().is_some()
+                && growth.is_some_and(|growth| growth.step(&span.seen_before).is_some()))
 }
 
 /// Whether the budget of a layer grows with the tokens seen, so that some tokens evict none.
@@ -52,15 +60,17 @@ pub(in crate::cache) struct InPlaceCounts {
     pub(in crate::cache) held: Vec<usize>,
     /// Whether a head takes a free slot if it has one; empty where no slot is free.
     takes_free: Vec<bool>,
+    /// These numbers of this token and those to come, where they change.
+    limits: Option<EvictLimits>,
 }
 
 /// The numbers of an eviction by which a decoded token takes another's place, if every head keeps
 /// as many entries as it held before, or has a free slot: `with_free` are the slots of heads
-/// without the token, where some may be free.
+/// without the token, where some may be free, and `growth` is known where the budget grows.
 pub(in crate::cache) fn kept_in_place(
     context: Context<'_>,
     input: &LayerInput,
-    (held_before, with_free): (&[usize], Option<Vec<usize>>),
+    (held_before, with_free, growth): (&[usize], Option<Vec<usize>>, Option<&Growth>),
     plan: &CapacityPlan,
     all: &WorkingSet,
     store: &mut dyn Store,
@@ -68,36 +78,32 @@ pub(in crate::cache) fn kept_in_place(
     let (Some(budget), Some(entries)) = (&plan.budget, &all.entries) else { return Ok(None) };
     let Some(slots) = store.in_place() else { return Ok(None) };
     let Context { policy, .. } = context;
+    if grows(policy) {
+        let known = growth.and_then(|growth| Some((growth, growth.step(&input.span.seen_before)?)));
+        return Ok(known.map(|(growth, step)| {
+            let GrowthStep { kept, takes_free, held } = step.clone();
+            InPlaceCounts { kept, held, takes_free, limits: Some(growth.limits.clone()) }
+        }));
+    }
     let view = context.view(entries, &input.held, input.span.seen(), budget, false);
     let allocation = policy.allocator().allocate(&view)?;
     let kept = kept_per_head(policy, &view, allocation, &input.arrived)?;
     if let Some(slots) = with_free {
         let mut heads = held_before.iter().zip(&slots).zip(&kept);
-        if grows(policy) {
-            let fits = |((&held, &slots), &kept)| held == kept || held < kept && held < slots;
-            if !heads.all(fits) {
-                return Ok(None);
-            }
-            let takes_free: Vec<bool> =
-                held_before.iter().zip(&kept).map(|(held, kept)| held < kept).collect();
-            let taken = held_before.iter().zip(&takes_free);
-            let held = taken.map(|(&held, &takes)| held + usize::from(takes)).collect();
-            return Ok(Some(InPlaceCounts { kept, held, takes_free }));
-        }
         if !heads.all(|((&held, &slots), &kept)| slots == kept || held < slots && slots < kept) {
             return Ok(None);
         }
         let held = input.held.iter().zip(&slots).map(|(&held, &slots)| held.min(slots)).collect();
         // The device sees which heads have one: the same numbers at every token.
         let takes_free = vec![true; kept.len()];
-        return Ok(Some(InPlaceCounts { kept, held, takes_free }));
+        return Ok(Some(InPlaceCounts { kept, held, takes_free, limits: None }));
     }
     if kept != slots.entry_counts(held_before) {
         return Ok(None);
     }
-    let takes_free = Vec::new();
+    let (takes_free, limits) = (Vec::new(), None);
     let Some(columns) = slots.token_columns() else {
-        return Ok(Some(InPlaceCounts { held: kept.clone(), kept, takes_free }));
+        return Ok(Some(InPlaceCounts { held: kept.clone(), kept, takes_free, limits }));
     };
     let seen = input.span.seen();
     let heads = context.shape.kv_heads;
@@ -111,7 +117,7 @@ pub(in crate::cache) fn kept_in_place(
     }
     // As many as there is room for: the same at every token, until there is room for no more.
     let held = kept.iter().map(|&kept| columns.min(policy.reducer().columns(kept))).collect();
-    Ok(Some(InPlaceCounts { kept, held, takes_free }))
+    Ok(Some(InPlaceCounts { kept, held, takes_free, limits }))
 }
 
 /// Whether every decoded token evicts one, once a layer is at its budget, by a score that does not
@@ -195,6 +201,7 @@ pub(in crate::cache) fn eviction(
         reduction,
         most_tokens: counts.held.clone(),
         takes_free: counts.takes_free.clone(),
+        limits: counts.limits.clone(),
     })
 }
 

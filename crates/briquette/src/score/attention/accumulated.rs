@@ -51,6 +51,10 @@ impl Scorer for AccumulatedAttention {
         true
     }
 
+    fn reads_budget(&self) -> bool {
+        false
+    }
+
     fn ignores_order(&self) -> bool {
         true
     }

@@ -98,6 +98,10 @@ impl Scorer for GlobalLocal {
         true
     }
 
+    fn reads_budget(&self) -> bool {
+        false
+    }
+
     fn reads_rows(&self) -> bool {
         false
     }

@@ -88,6 +88,10 @@ impl Scorer for WindowAttention {
         true
     }
 
+    fn reads_budget(&self) -> bool {
+        false
+    }
+
     /// Of pooling neighbours there are none; what heads agree on, they evict alike, so that they
     /// hold the same tokens in the same slots.
     fn ignores_order(&self) -> bool {

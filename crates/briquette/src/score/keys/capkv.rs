@@ -57,7 +57,7 @@ impl Scorer for CapKv {
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         // Added to each weight in A, as in the published code.
         const EPSILON: f64 = 1e-6;
-        let (mean, _) = view.queries(self.name())?.moments(view.protect.sinks);
+        let mean = view.queries(self.name())?.mean(view.protect.sinks);
         let mean = unit(precise_product(mean, view.mean_rotation(self.future, self.name())?));
         let keys = unit(view.encoded_keys(self.name())?);
         let values = view.values()?.cast(DType::F32);
@@ -67,15 +67,20 @@ impl Scorer for CapKv {
         let mask = scored.clone().float().cast(DType::F32);
 
         let mean = mean.reshape([batch, heads, group, channels]);
-        let mut sum = Tensor::zeros([batch, heads, columns], (&keys.device(), DType::F32));
-        for member in 0..group {
+        let of_member = |member: usize| {
             let mean = mean.clone().narrow(2, member, 1).swap_dims(2, 3);
             let powers = precise_product(keys.clone(), mean).clamp(-1.0, 1.0) * self.tau;
             let powers = powers.mask_fill(scored.clone().bool_not(), -1e30);
             let weights = (powers.clone() - powers.max_dim(2)).exp() * mask.clone();
             let scaled = values.clone() * ((weights.clone() + EPSILON) * mask.clone());
-            let capacity = precise_product(scaled.swap_dims(2, 3), values.clone());
-            let inverse = inverse(capacity, 1.0, self.name())?;
+            (weights, precise_product(scaled.swap_dims(2, 3), values.clone()))
+        };
+        let (weights, capacities): (Vec<_>, Vec<_>) = (0..group).map(of_member).unzip();
+        // Of all members at once: they are read from the device.
+        let inverses = inverse(Tensor::cat(capacities, 1), 1.0, self.name())?;
+        let mut sum = Tensor::zeros([batch, heads, columns], (&keys.device(), DType::F32));
+        for (member, weights) in weights.into_iter().enumerate() {
+            let inverse = inverses.clone().narrow(1, member * heads, heads);
             let leverage = (precise_product(values.clone(), inverse) * values.clone()).sum_dim(3);
             sum = sum + (weights * leverage).squeeze_dim::<3>(3);
         }

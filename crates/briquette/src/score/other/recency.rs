@@ -29,6 +29,10 @@ impl Scorer for Recency {
         true
     }
 
+    fn reads_budget(&self) -> bool {
+        false
+    }
+
     fn ignores_order(&self) -> bool {
         true
     }
