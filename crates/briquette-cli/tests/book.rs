@@ -128,8 +128,10 @@ fn clone() -> tempfile::TempDir {
         copy(&format!("models/ember-7m/{file}"), &format!("models/ember-7m/{file}"));
         copy(&format!("models/ember-7m/{file}"), &format!("DIR/{file}"));
     }
-    for entry in fs::read_dir(Path::new(ROOT).join("runs")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
+    // Python leaves a folder there.
+    let runs = fs::read_dir(Path::new(ROOT).join("runs")).unwrap().map(Result::unwrap);
+    for entry in runs.filter(|entry| entry.path().is_file()) {
+        let name = entry.file_name().into_string().unwrap();
         copy(&format!("runs/{name}"), &format!("runs/{name}"));
     }
     copy("docs/src/glossary.md", "docs/src/glossary.md");
