@@ -20,14 +20,15 @@ pub fn inverses(matrices: &[f32], n: usize, ridge: f64) -> Option<Vec<f32>> {
             matrix.iter().enumerate().map(entry).collect::<Vec<f64>>()
         };
         let mut ridges = (0..TRIES).map(|tries| ridge * 10f64.powi(tries));
-        ridges.find_map(|ridge| inverse_of(with_ridge(ridge), n))
+        let inverse = ridges.find_map(|ridge| inverse_of(with_ridge(ridge), n))?;
+        Some(inverse.into_iter().map(|x| x as f32).collect())
     };
     let all: Option<Vec<Vec<f32>>> = matrices.par_chunks((n * n).max(1)).map(of_matrix).collect();
     all.map(|all| all.concat())
 }
 
 /// Inverse of one matrix, row by row, by Cholesky: A = L Lᵀ, A⁻¹ = L⁻ᵀ L⁻¹.
-fn inverse_of(mut lower: Vec<f64>, n: usize) -> Option<Vec<f32>> {
+fn inverse_of(mut lower: Vec<f64>, n: usize) -> Option<Vec<f64>> {
     for column in 0..n {
         for row in column..n {
             let known: f64 = lower[row * n..][..column]
@@ -43,7 +44,7 @@ fn inverse_of(mut lower: Vec<f64>, n: usize) -> Option<Vec<f32>> {
             } else if rest.is_finite() {
                 return None;
             } else {
-                return Some(vec![f32::NAN; n * n]);
+                return Some(vec![f64::NAN; n * n]);
             }
         }
     }
@@ -61,8 +62,8 @@ fn inverse_of(mut lower: Vec<f64>, n: usize) -> Option<Vec<f32>> {
     for row in 0..n {
         for column in 0..=row {
             let entry: f64 = (row..n).map(|k| roots[k * n + row] * roots[k * n + column]).sum();
-            inverse[row * n + column] = entry as f32;
-            inverse[column * n + row] = entry as f32;
+            inverse[row * n + column] = entry;
+            inverse[column * n + row] = entry;
         }
     }
     Some(inverse)
@@ -78,10 +79,10 @@ mod tests {
         let inverse = inverse_of(matrix.to_vec(), 3).unwrap();
         for row in 0..3 {
             for column in 0..3 {
-                let of_inverse = |k: usize| f64::from(inverse[k * 3 + column]);
-                let product: f64 = (0..3).map(|k| matrix[row * 3 + k] * of_inverse(k)).sum();
+                let product: f64 =
+                    (0..3).map(|k| matrix[row * 3 + k] * inverse[k * 3 + column]).sum();
                 let unit = if row == column { 1.0 } else { 0.0 };
-                assert!((product - unit).abs() < 1e-6, "{row}, {column}: {product}");
+                assert!((product - unit).abs() < 1e-12, "{row}, {column}: {product}");
             }
         }
         assert_eq!(inverse_of(vec![1.0, 2.0, 2.0, 1.0], 2), None);

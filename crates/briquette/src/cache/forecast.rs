@@ -9,10 +9,23 @@ use super::{
     growth::{Growth, GrowthStep},
     layer::LayerCache,
 };
-use crate::{Policy, Result, device::Rows, ops::EvictLimits, position::NoPositionEncoding};
+use crate::{Policy, Result, device::Rows, ops::EvictLimits};
 
 /// The most numbers of a layer that are worked out at a time.
 const MOST: usize = 1 << 17;
+
+/// Entries of a head before a token, and those that it may keep.
+struct HeadStep {
+    entries: usize,
+    kept: usize,
+}
+
+impl HeadStep {
+    /// Whether the token takes a free slot, so that no entry goes.
+    fn takes_free(&self) -> bool {
+        self.entries < self.kept
+    }
+}
 
 /// A layer whose tokens to come are gone through.
 struct Growing<'a> {
@@ -21,8 +34,8 @@ struct Growing<'a> {
     lying: Option<Entries>,
     /// Entries of each head.
     entries: Vec<usize>,
-    /// Entries that each may keep, and whether it takes a free slot, at each token.
-    steps: Vec<(Vec<usize>, Vec<bool>)>,
+    /// The numbers of each head at each token.
+    steps: Vec<Vec<HeadStep>>,
     /// Whether the next token may be one of them.
     goes_on: bool,
 }
@@ -49,25 +62,22 @@ impl<'a> Growing<'a> {
         let view = context.view(lying, &self.entries, &seen, &budget, false);
         let allocation = policy.allocator().allocate(&view)?;
         let kept = kept_per_head(policy, &view, allocation, &vec![1; seen.len()])?;
-        let protect = policy.protect();
+        let heads = self.entries.iter().zip(kept);
+        let step: Vec<HeadStep> =
+            heads.map(|(&entries, kept)| HeadStep { entries, kept }).collect();
+        let (protect, is_clustered) = (policy.protect(), policy.reducer().makes_clusters());
         // The new token has a cluster of its own, and the protected ones are there.
-        let protected = |(&entries, &kept): (&usize, &usize)| {
-            let recent = protect.recent_tokens(kept);
-            recent > 0 && protect.sinks.saturating_add(recent) <= entries
+        let protected = |head: &HeadStep| {
+            let recent = protect.recent_tokens(head.kept);
+            recent > 0 && protect.sinks.saturating_add(recent) <= head.entries
         };
         let fits =
-            !policy.reducer().makes_clusters() || self.entries.iter().zip(&kept).all(protected);
-        let mut heads = self.entries.iter().zip(&kept);
-        self.goes_on = fits && heads.all(|(entries, kept)| entries <= kept);
+            |head: &HeadStep| head.entries <= head.kept && (!is_clustered || protected(head));
+        self.goes_on = step.iter().all(fits);
         if self.goes_on {
-            let heads = self.entries.iter_mut().zip(&kept);
-            let takes = |(entries, kept): (&mut usize, &usize)| {
-                let takes_free = *entries < *kept;
-                *entries += usize::from(takes_free);
-                takes_free
-            };
-            let takes_free = heads.map(takes).collect();
-            self.steps.push((kept, takes_free));
+            let heads = self.entries.iter_mut().zip(&step);
+            heads.for_each(|(entries, head)| *entries += usize::from(head.takes_free()));
+            self.steps.push(step);
         }
         Ok(())
     }
@@ -82,40 +92,36 @@ impl<'a> Growing<'a> {
         // As many tokens as there may be, or as have come by then.
         let columns = (0..entries.len())
             .filter_map(|head| {
-                let (kept, _) = steps.last()?;
-                Some(policy.reducer().columns(kept[head]).min(of_rows(head) + steps.len()))
+                let HeadStep { kept, .. } = steps.last()?[head];
+                Some(policy.reducer().columns(kept).min(of_rows(head) + steps.len()))
             })
             .max()
             .unwrap_or(0)
             .max(self.lying.as_ref().filter(|_| is_clustered).map_or(0, Entries::columns));
 
         let (mut held, mut numbers) = (layer.held().to_vec(), Vec::new());
-        let mut clusters = entries.clone();
-        for (_, takes_free) in &steps {
-            let heads = clusters.iter_mut().zip(takes_free);
-            heads.for_each(|(clusters, &takes)| *clusters -= usize::from(takes));
-        }
-        let of_token = |(kept, takes_free): (Vec<usize>, Vec<bool>)| {
+        let of_token = |step: Vec<HeadStep>| {
             let before = std::mem::take(&mut held);
-            let after = |(head, (&before, &takes)): (usize, (&usize, &bool))| match is_clustered {
-                true => columns.min(policy.reducer().columns(kept[head])),
-                false => before + usize::from(takes),
+            let after = |(head, before): (&HeadStep, &usize)| match is_clustered {
+                true => columns.min(policy.reducer().columns(head.kept)),
+                false => before + usize::from(head.takes_free()),
             };
-            held = before.iter().zip(&takes_free).enumerate().map(after).collect();
-            let of_head = |head: usize| {
-                let (kept, takes) = (kept[head], usize::from(takes_free[head]));
+            held = step.iter().zip(&before).map(after).collect();
+            let of_head = |((head, &before), &after): ((&HeadStep, &usize), &usize)| {
                 // No more than there are, which kernels count.
-                let recent = protect.recent_tokens(kept).min(kept);
-                [recent, takes, clusters[head], before[head], held[head]]
+                let recent = protect.recent_tokens(head.kept).min(head.kept);
+                [recent, usize::from(head.takes_free()), head.entries, before, after]
             };
-            numbers.push((0..held.len()).map(of_head).collect::<Vec<_>>());
-            let heads = clusters.iter_mut().zip(&takes_free);
-            heads.for_each(|(clusters, &takes)| *clusters += usize::from(takes));
-            GrowthStep { kept, takes_free, held: held.clone() }
+            numbers.push(step.iter().zip(&before).zip(&held).map(of_head).collect::<Vec<_>>());
+            GrowthStep {
+                takes_free: step.iter().map(HeadStep::takes_free).collect(),
+                kept: step.into_iter().map(|head| head.kept).collect(),
+                held: held.clone(),
+            }
         };
         let steps: Vec<GrowthStep> = steps.into_iter().map(of_token).collect();
         let sinks: Vec<usize> = entries.iter().map(|&most| protect.sinks.min(most)).collect();
-        let limits = match is_clustered {
+        let limits = || match is_clustered {
             true => EvictLimits::new(&first, &sinks, &numbers, device),
             false => {
                 let of_token = |heads: &Vec<[usize; 5]>| -> Vec<[usize; 2]> {
@@ -125,44 +131,40 @@ impl<'a> Growing<'a> {
                 EvictLimits::new(&first, &sinks, &numbers, device)
             }
         };
+        let limits = (!steps.is_empty()).then(limits);
         Growth { seen, steps, entries, columns, limits }
     }
 }
 
 impl KvCache {
-    /// Works out what the heads of all layers may keep at the next tokens, as many as `tokens`;
-    /// `None` where the budget does not grow.
+    /// Works out what the heads of each layer may keep at the next tokens, as many as `tokens`;
+    /// `None` where the budget does not grow. If there is a layer that the next token cannot be
+    /// taken in place in, others are left out.
     ///
     /// # Errors
     /// The errors of the allocator.
-    pub(super) fn forecast(&self, tokens: usize) -> Result<Option<Vec<Growth>>> {
+    pub(super) fn forecast(&self, tokens: usize) -> Result<Vec<Option<Growth>>> {
         if !grows(&self.policy) {
-            return Ok(None);
+            return Ok(self.layers.iter().map(|_| None).collect());
         }
-        let Self { shape, policy, config, device, layers, measures, .. } = self;
-        let mut all = layers.iter().map(Growing::new).collect::<Result<Vec<_>>>()?;
+        let mut all = self.layers.iter().map(Growing::new).collect::<Result<Vec<_>>>()?;
         let heads = all.first().map_or(1, |layer| layer.entries.len().max(1));
+        let rows = self.rows.unwrap_or_else(|| Rows::of(&self.device));
+        let is_stuck = |all: &[Growing<'_>]| all.iter().any(|layer| layer.steps.is_empty());
         // Layer by layer at each token: layers that share a budget are shared out once.
         for _ in 0..tokens.min((MOST / heads).max(1)) {
             for (layer, growing) in all.iter_mut().enumerate() {
-                growing.take(Context {
-                    layer,
-                    shape: *shape,
-                    observes: policy.observes(),
-                    policy,
-                    config,
-                    device,
-                    rows: self.rows.unwrap_or_else(|| Rows::of(device)),
-                    encoding: &NoPositionEncoding,
-                    reach: 0,
-                    measures,
-                    shared: None,
-                })?;
+                growing.take(self.context_between_calls(layer, rows))?;
             }
-            if all.iter().any(|layer| layer.steps.is_empty()) {
+            if is_stuck(&all) {
                 break;
             }
         }
-        Ok(Some(all.into_iter().map(|growing| growing.finish(policy, device)).collect()))
+        let is_stuck = is_stuck(&all);
+        let finish = |layer: Growing<'_>| {
+            let counts = !is_stuck || layer.steps.is_empty();
+            counts.then(|| layer.finish(&self.policy, &self.device))
+        };
+        Ok(all.into_iter().map(finish).collect())
     }
 }

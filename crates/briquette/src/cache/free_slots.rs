@@ -83,20 +83,14 @@ impl KvCache {
         let is_ragged = self.policy.store().holds_ragged_heads();
         let growth = self.forecast(tokens)?;
         // Steps are recorded of all layers or of none: others go on as far as they have slots.
-        if growth.iter().flatten().any(Growth::is_empty) {
-            for (layer, growth) in self.layers.iter_mut().zip(growth.into_iter().flatten()) {
-                if growth.is_empty() {
-                    layer.growth = Some(Arc::new(growth));
-                }
-            }
+        let is_stuck = growth.iter().flatten().any(Growth::is_empty);
+        for (layer, growth) in self.layers.iter_mut().zip(growth) {
+            layer.growth = growth.map(Arc::new).or(layer.growth.take());
+        }
+        if is_stuck {
             return Ok(());
         }
-        let mut growth = growth.map(Vec::into_iter);
-        let each = |layer: &mut LayerCache| {
-            layer.growth = growth.as_mut().and_then(Iterator::next).map(Arc::new);
-            layer.make_free_slots(tokens, is_ragged)
-        };
-        self.layers.iter_mut().try_for_each(each)
+        self.layers.iter_mut().try_for_each(|layer| layer.make_free_slots(tokens, is_ragged))
     }
 }
 

@@ -14,8 +14,8 @@ pub(super) struct Growth {
     pub(super) entries: Vec<usize>,
     /// Columns that the tokens need, where these share entries.
     pub(super) columns: usize,
-    /// The numbers that its evictions go by.
-    pub(super) limits: EvictLimits,
+    /// The numbers that its evictions go by; `None` if there is no token.
+    pub(super) limits: Option<EvictLimits>,
 }
 
 /// Numbers of heads at a decoded token.

@@ -16,7 +16,10 @@ use super::{
     shared_attention::SharedAttention,
 };
 use crate::{
-    CacheShape, Error, Policy, Result, device::Rows, ops::send, position::PositionEncoding,
+    CacheShape, Error, Policy, Result,
+    device::Rows,
+    ops::send,
+    position::{NoPositionEncoding, PositionEncoding},
     view::Measures,
 };
 
@@ -174,6 +177,24 @@ impl KvCache {
             ceiling::check(cache.config.memory_ceiling, held, cache.bytes_held())?;
             Ok(output)
         })
+    }
+
+    /// The context of a layer between calls, where nothing is encoded.
+    pub(super) fn context_between_calls(&self, layer: usize, rows: Rows) -> Context<'_> {
+        let Self { shape, policy, config, device, measures, .. } = self;
+        Context {
+            layer,
+            shape: *shape,
+            observes: policy.observes(),
+            policy,
+            config,
+            device,
+            rows,
+            encoding: &NoPositionEncoding,
+            reach: 0,
+            measures,
+            shared: None,
+        }
     }
 
     fn attend_to(

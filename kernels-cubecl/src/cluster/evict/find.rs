@@ -174,15 +174,11 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     let highest = of_cube(&mut shared, best, false);
     let candidate = select(best == highest, oldest, 0u32);
     let first = of_cube(&mut shared, candidate, false);
-    if own.takes_free && unit == 0 {
-        write::<f32>(redundancy, own.batch, own.head, 0, f32::new(-2.0));
-        write::<I>(places, own.batch, own.head, 0, I::cast_from(own.count));
-        write::<I>(places, own.batch, own.head, 1, I::new(0));
-    }
-    // Nothing is like it where all others stay as they are.
-    let is_found = (first == 0 && unit == 0) || (candidate > 0 && candidate == first);
-    if is_found && !own.takes_free {
-        write::<f32>(redundancy, own.batch, own.head, 0, like_best);
+    // Nothing is like it where all others stay as they are, and nothing like a free row.
+    if (first == 0 && unit == 0) || (candidate > 0 && candidate == first) {
+        let like = select(own.takes_free, f32::new(-2.0), like_best);
+        let gone = select(own.takes_free, own.count, gone);
+        write::<f32>(redundancy, own.batch, own.head, 0, like);
         write::<I>(places, own.batch, own.head, 0, I::cast_from(gone));
         write::<I>(places, own.batch, own.head, 1, I::cast_from(target));
     }

@@ -25,8 +25,7 @@ use crate::common::{
 /// Evicts the weakest cluster of each head, or merges it into the one that it is most redundant
 /// with, and gives its row to a new token: EMS (Li et al., 2024, section 4.2), for one decoded
 /// token at a budget. A head that has free rows, and takes one for the token, evicts nothing. Rows
-/// stay where they are; tokens move in their columns, which stay in the
-/// order of positions.
+/// stay where they are; tokens move in their columns, which stay in the order of positions.
 ///
 /// Tensors that nobody else holds are changed in place, others copied before. Two launches, a cube
 /// of 256 units a head each. The first finds the cluster that goes by the scores of representatives

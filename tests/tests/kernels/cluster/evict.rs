@@ -246,17 +246,6 @@ impl Case {
         Numbers { recent: self.recent(), most_tokens, free_rows, takes_free, clusters, before }
     }
 
-    fn limits_if(
-        &self,
-        numbers: &Numbers,
-        position: usize,
-        on_device: bool,
-        device: &Device,
-    ) -> Option<EvictLimits> {
-        let has_free = on_device && self.free.is_some();
-        has_free.then(|| self.limits(numbers, position, device))
-    }
-
     /// The numbers of a step among those of others, by the position of its token.
     fn limits(&self, numbers: &Numbers, position: usize, device: &Device) -> EvictLimits {
         let Numbers { recent, most_tokens, takes_free, clusters, before, .. } = numbers;
@@ -315,7 +304,8 @@ impl Case {
             let numbers = self.numbers(&expected, &free_rows, step);
             // Every other time from the device.
             let position = arrival.positions[0] as usize;
-            let table = self.limits_if(&numbers, position, step % 2 == 1, &backend.device);
+            let is_told = step % 2 == 1 && self.free.is_some();
+            let table = is_told.then(|| self.limits(&numbers, position, &backend.device));
             let input = self.input(&mut expected, &arrival, &numbers);
             Reference.evict_cluster(input).unwrap();
             let input = self.input(&mut found, &arrival, &numbers);

@@ -82,7 +82,7 @@ pub(in crate::cache) fn kept_in_place(
         let known = growth.and_then(|growth| Some((growth, growth.step(&input.span.seen_before)?)));
         return Ok(known.map(|(growth, step)| {
             let GrowthStep { kept, takes_free, held } = step.clone();
-            InPlaceCounts { kept, held, takes_free, limits: Some(growth.limits.clone()) }
+            InPlaceCounts { kept, held, takes_free, limits: growth.limits.clone() }
         }));
     }
     let view = context.view(entries, &input.held, input.span.seen(), budget, false);

@@ -8,9 +8,7 @@ use crate::{
     cache::{
         KvCache,
         call::compress::{exceeds, kept_per_head, reduce, score},
-        context::Context,
     },
-    position::NoPositionEncoding,
 };
 
 impl KvCache {
@@ -22,21 +20,9 @@ impl KvCache {
     /// [`Error::Stage`](crate::Error::Stage) if `given` is not of the entries held, or what a stage
     /// returns. The cache is then as it was before.
     pub fn compress_by(&mut self, given: &[Tensor<3>]) -> Result<()> {
-        let Self { shape, policy, config, device, layers, measures, rows, active_step, .. } = self;
-        let Some(rows) = *rows else { return Ok(()) };
-        let of_layer = |layer| Context {
-            layer,
-            shape: *shape,
-            observes: policy.observes(),
-            policy,
-            config,
-            device,
-            rows,
-            encoding: &NoPositionEncoding,
-            reach: 0,
-            measures,
-            shared: None,
-        };
+        let Some(rows) = self.rows else { return Ok(()) };
+        let of_layer = |layer| self.context_between_calls(layer, rows);
+        let Self { policy, layers, .. } = &*self;
         let mut held = Vec::new();
         for (layer, cache) in layers.iter().enumerate() {
             let (budget, entries) = (cache.budget(of_layer(layer))?, cache.entries()?);
@@ -65,11 +51,11 @@ impl KvCache {
             }
         }
         // Nothing fails from here on.
-        if let Some(rollback) = active_step.rollback() {
-            rollback.remember_all(layers);
+        if let Some(rollback) = self.active_step.rollback() {
+            rollback.remember_all(&self.layers);
         }
         for (layer, rebuilt) in all_rebuilt {
-            layers[layer] = rebuilt;
+            self.layers[layer] = rebuilt;
         }
         Ok(())
     }
