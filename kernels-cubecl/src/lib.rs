@@ -35,7 +35,7 @@ pub use cluster::{
     assign_clusters, evict_cluster, extend, global_local, reorder_tokens, row_weights,
     sort_by_cluster,
 };
-pub use common::memory::{RowLayout, allocate_apart, bytes_in_use};
+pub use common::memory::{RowLayout, allocate_apart, bytes_in_use, memory};
 pub use entries::{append, count, quantize, quantize_fp8, ranks};
 pub use kernels::Kernels;
 pub use merge::{accumulate, ema_weights, evict, evict_merging, evict_spreading, merge, nearest};

@@ -4,6 +4,7 @@
 mod common;
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Stdio,
@@ -156,6 +157,10 @@ budgets = [\"64KiB\"]
 lengths = [192]
 depths = [0, 100]
 samples = 2
+[[tasks.key-value]]
+lengths = [256]
+depths = [50]
+samples = 3
 [[tasks.multi-turn]]
 lengths = [256]
 depths = [50]
@@ -175,6 +180,9 @@ fn samples_in_batches_are_answered_as_alone() {
     place.run("batched", &["--jobs", "2", "--batch", "3"]);
     let batched = records(&place.results("batched"));
     assert_eq!(batched.len(), alone.len());
+    let lengths = alone.iter().filter(|record| record["task"] == "key-value-lines");
+    let lengths: BTreeSet<u64> = lengths.filter_map(|one| one["cache"]["full"].as_u64()).collect();
+    assert!(lengths.len() > 1, "rows of one length need no padding");
     for (one, row) in alone.iter().zip(&batched) {
         assert_eq!(key(one), key(row));
         assert_eq!(one["answers"], row["answers"], "{:?}", key(one));

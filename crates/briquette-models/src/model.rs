@@ -140,9 +140,7 @@ impl Model {
             Some(Budget::Ratio(ratio)) => (ratio * seen as f64) as usize,
             // A budget in bytes is for all layers; an entry takes its keys and values at least.
             Some(Budget::Bytes(bytes)) => {
-                let CacheShape { layers, kv_heads, head_dim, .. } = self.cache_shape();
-                let entry = [2, layers, kv_heads, head_dim, self.dtype().size()];
-                let entry = entry.into_iter().fold(1_usize, usize::saturating_mul);
+                let entry = self.cache_shape().token_bytes(self.dtype());
                 usize::try_from(bytes).unwrap_or(usize::MAX) / entry.max(1)
             }
             None => seen,

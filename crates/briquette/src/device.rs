@@ -78,6 +78,18 @@ pub fn bytes_in_use(device: &Device) -> Option<u64> {
     }
 }
 
+/// Returns the bytes of memory that the device has; `None` where its driver does not tell (CUDA,
+/// ROCm and `cpu` do).
+pub fn memory(device: &Device) -> Option<u64> {
+    #[cfg(feature = "kernels")]
+    return briquette_kernels::memory(device);
+    #[cfg(not(feature = "kernels"))]
+    {
+        let _ = device;
+        None
+    }
+}
+
 /// Layout of the rows of a tensor on a device.
 #[cfg(feature = "kernels")]
 pub(crate) type Rows = briquette_kernels::RowLayout;

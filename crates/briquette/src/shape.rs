@@ -1,3 +1,4 @@
+use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 
 /// Dimensions of a model that its KV cache depends on.
@@ -19,5 +20,12 @@ impl CacheShape {
     /// Number of query heads that share one key-value head.
     pub fn group(&self) -> usize {
         self.query_heads / self.kv_heads
+    }
+
+    /// Bytes of the keys and values of a token in all layers, in this data type; `usize::MAX` for a
+    /// shape that has more.
+    pub fn token_bytes(&self, dtype: DType) -> usize {
+        let Self { layers, kv_heads, head_dim, .. } = *self;
+        [2, layers, kv_heads, head_dim, dtype.size()].into_iter().fold(1, usize::saturating_mul)
     }
 }

@@ -8,6 +8,12 @@ pub fn bytes_in_use(device: &Device) -> Option<u64> {
     Some(device.client().memory_report(MemoryScope::Device).usage().bytes_in_use)
 }
 
+/// Bytes of the memory of the device; `None` where its driver does not tell, or there is no CubeCL.
+pub fn memory(device: &Device) -> Option<u64> {
+    let DispatchDevice::Cube(device) = device.as_dispatch() else { return None };
+    device.client().properties().memory.max_memory()
+}
+
 /// Runs `allocate`, so that each tensor that it makes has an allocation of the device's of its own,
 /// which is given back once nobody holds the tensor: not a part of a page, which CubeCL keeps until
 /// all of it is free and the memory is cleaned up.

@@ -2,9 +2,15 @@ use std::num::NonZeroUsize;
 
 use briquette_eval::run::BatchLimit;
 
+use burn::tensor::Device;
+
 use crate::args::jobs::is_accelerator;
 
-/// Tokens of the samples of a batch on an accelerator: enough to keep a large one busy.
+/// Part of an accelerator's memory that the full caches of a batch may take: a prompt's
+/// activations, and what methods compute beside it, take several times as much.
+const PART: u64 = 8;
+
+/// Tokens of the samples of a batch on an accelerator that does not tell its memory.
 const TOKENS: usize = 32_768;
 
 /// Policies that share a prefill on a host.
@@ -13,8 +19,9 @@ const POLICIES: usize = 8;
 /// How much of the work of a run is done together.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BatchArgs {
-    /// Prompts of one length to run as rows of a batch [default: as many as have 32,768 tokens
-    /// together, on flex and cpu 1]
+    /// Prompts of about one length to run as rows of a batch [default: as many as have full caches
+    /// of an eighth of the device's memory, or 32,768 tokens where it is not known; on flex and cpu
+    /// 1]
     #[arg(long, value_name = "N")]
     batch: Option<NonZeroUsize>,
 
@@ -25,11 +32,12 @@ pub(crate) struct BatchArgs {
 }
 
 impl BatchArgs {
-    pub(crate) fn limit(&self, device: &str) -> BatchLimit {
-        match self.batch {
-            Some(rows) => BatchLimit::Rows(rows.get()),
-            None if is_accelerator(device) => BatchLimit::Tokens(TOKENS),
-            None => BatchLimit::Rows(1),
+    pub(crate) fn limit(&self, name: &str, device: &Device) -> BatchLimit {
+        match (self.batch, briquette::device::memory(device)) {
+            (Some(rows), _) => BatchLimit::Rows(rows.get()),
+            (None, _) if !is_accelerator(name) => BatchLimit::Rows(1),
+            (None, Some(memory)) => BatchLimit::Bytes(memory / PART),
+            (None, None) => BatchLimit::Tokens(TOKENS),
         }
     }
 

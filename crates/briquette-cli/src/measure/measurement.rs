@@ -57,7 +57,7 @@ impl Measurement<'_> {
     pub(crate) fn run(self) -> Result<()> {
         let (name, device) = open_device(self.device)?;
         let runner = Runner {
-            batch: self.batch.limit(&name),
+            batch: self.batch.limit(&name, &device),
             policies: self.batch.policies(&name),
             device,
             threads: self.jobs.threads(&name)?,

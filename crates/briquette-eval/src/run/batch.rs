@@ -1,4 +1,4 @@
-//! Samples of one length, which run as rows of a batch.
+//! Samples of about one length, which run as rows of a batch.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,28 @@ pub enum BatchLimit {
     Rows(usize),
     /// As many as have so many tokens together, one at least.
     Tokens(usize),
+    /// As many as have so many bytes of keys and values together before any are compressed, one at
+    /// least.
+    Bytes(u64),
 }
 
 impl BatchLimit {
-    /// Rows of so many tokens.
-    pub fn rows(self, tokens: usize) -> usize {
-        match self {
-            Self::Rows(rows) => rows.max(1),
-            Self::Tokens(all) => (all / tokens.max(1)).max(1),
-        }
+    /// Rows of so many tokens, of each of which a full cache holds so many bytes.
+    pub fn rows(self, tokens: usize, bytes_of_token: usize) -> usize {
+        let rows = match self {
+            Self::Rows(rows) => rows,
+            Self::Tokens(all) => all / tokens.max(1),
+            Self::Bytes(all) => {
+                let row = tokens.saturating_mul(bytes_of_token).max(1);
+                usize::try_from(all).unwrap_or(usize::MAX) / row
+            }
+        };
+        rows.max(1)
     }
 }
+
+/// The part of a prompt that may be padding, so that it is a row beside a longer one.
+const PADDING: usize = 16;
 
 /// Samples that are measured at once under one policy.
 #[derive(Debug)]
@@ -48,13 +59,29 @@ pub(super) struct Round<'a> {
     pub(super) batches: Vec<Batch<'a>>,
 }
 
-/// Rows of a batch are alike in group, policy, question, and tokens of the first prompt: none is
-/// padded there.
-type Alike = (usize, usize, Option<Question>, usize);
+/// Rows of a batch are alike in group, policy, and question.
+type Alike = (usize, usize, Option<Question>);
 
-/// Units in batches, in the order of the first unit of each. A sample runs alone whose questions
-/// follow each other, whose policy starts from a prefix or has a budget in bytes, which is one for
-/// all rows, and whatever asks nothing.
+/// A batch that has room for more rows.
+#[derive(Clone, Copy)]
+struct Open {
+    /// Its place among the batches.
+    at: usize,
+    /// Tokens of the first prompt of its first row.
+    tokens: usize,
+}
+
+impl Open {
+    /// Whether a first prompt of so many tokens differs little from those of the batch.
+    fn fits(self, tokens: usize) -> bool {
+        tokens.abs_diff(self.tokens) <= self.tokens / PADDING
+    }
+}
+
+/// Units in batches, in the order of the first unit of each. Rows of a batch have first prompts
+/// that differ by a sixteenth at most. A sample runs alone whose questions follow each other, whose
+/// policy starts from a prefix or has a budget in bytes, which is one for all rows, and whatever
+/// asks nothing.
 pub(super) fn batches<'a>(
     plan: &ModelPlan,
     tasks: &[Planned],
@@ -74,18 +101,22 @@ pub(super) fn batches<'a>(
         }
     }
     let mut batches: Vec<Batch<'a>> = Vec::new();
-    let mut open: BTreeMap<Alike, usize> = BTreeMap::new();
+    let bytes_of_token = plan.opened.bytes_of_token();
+    let mut open: BTreeMap<Alike, Vec<Open>> = BTreeMap::new();
     for row in rows {
         let unit = row[0];
         let Some(sample) = batched(plan, tasks, unit) else {
             batches.push(Batch { rows: vec![row] });
             continue;
         };
-        let alike = (unit.group, unit.entry, unit.key.ask, first_prompt(sample, unit.key.ask));
-        match open.get(&alike).map(|at| &mut batches[*at]) {
-            Some(batch) if batch.rows.len() < limit.rows(sample.tokens()) => batch.rows.push(row),
-            _ => {
-                open.insert(alike, batches.len());
+        let (tokens, most) =
+            (first_prompt(sample, unit.key.ask), limit.rows(sample.tokens(), bytes_of_token));
+        let open = open.entry((unit.group, unit.entry, unit.key.ask)).or_default();
+        open.retain(|open| batches[open.at].rows.len() < most);
+        match open.iter().find(|open| open.fits(tokens)) {
+            Some(open) => batches[open.at].rows.push(row),
+            None => {
+                open.push(Open { at: batches.len(), tokens });
                 batches.push(Batch { rows: vec![row] });
             }
         }
@@ -161,5 +192,31 @@ fn first_prompt(sample: &Sample, ask: Option<Question>) -> usize {
             sample.context.len()
         }
         _ => sample.context.len() + question(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_holds_one_row_at_least() {
+        let rows = |limit: BatchLimit| limit.rows(1024, 100);
+        assert_eq!(rows(BatchLimit::Rows(3)), 3);
+        assert_eq!(rows(BatchLimit::Tokens(4096)), 4);
+        assert_eq!(rows(BatchLimit::Bytes(512_000)), 5);
+        for limit in [BatchLimit::Rows(0), BatchLimit::Tokens(7), BatchLimit::Bytes(7)] {
+            assert_eq!(rows(limit), 1);
+        }
+        // A token of no bytes, and more bytes than there are numbers for.
+        assert_eq!(BatchLimit::Bytes(9).rows(0, 0), 9);
+        assert_eq!(BatchLimit::Bytes(9).rows(usize::MAX, usize::MAX), 1);
+    }
+
+    #[test]
+    fn a_sixteenth_of_a_row_may_be_padding() {
+        let open = Open { at: 0, tokens: 1024 };
+        assert!(open.fits(960) && open.fits(1024) && open.fits(1088));
+        assert!(!open.fits(959) && !open.fits(1089));
     }
 }

@@ -143,6 +143,11 @@ pub struct OpenModel {
 }
 
 impl OpenModel {
+    /// Bytes of the keys and values of a token, all kept.
+    pub(super) fn bytes_of_token(&self) -> usize {
+        self.config.cache_shape().token_bytes(self.spec.dtype.burn())
+    }
+
     /// Reads the weights.
     ///
     /// # Errors

@@ -113,9 +113,7 @@ impl KvCache {
 
     /// Bytes the keys and values of all tokens seen would take.
     pub fn bytes_full(&self) -> usize {
-        let CacheShape { layers, kv_heads, head_dim, .. } = self.shape;
-        let token = 2 * layers * kv_heads * head_dim * self.config.dtype.size();
-        token * self.tokens_seen().iter().sum::<usize>()
+        self.shape.token_bytes(self.config.dtype) * self.tokens_seen().iter().sum::<usize>()
     }
 
     /// Calls in which tensor operations answered for a kernel, by operation and reason: there is no
