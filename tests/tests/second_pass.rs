@@ -25,12 +25,12 @@ const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, h
 const GROUP: usize = 2;
 const SINKS: usize = 2;
 const HIDDEN: usize = 6;
-/// Tokens of each row.
-const LENGTHS: [usize; 2] = [11, 7];
+/// Tokens of each row: they lie in 18 columns.
+const LENGTHS: [usize; 2] = [17, 7];
 /// Tokens repeated at a time.
 const PART: usize = 5;
-/// Tokens that repeat each part of each row: the second row has nothing left of the third.
-const REPEATS: [[usize; 2]; 3] = [[7, 6], [9, 5], [3, 1]];
+/// Tokens that repeat each part of each row: the second row has nothing left of the last two.
+const REPEATS: [[usize; 2]; 4] = [[7, 6], [9, 5], [6, 1], [3, 1]];
 const THETA: f64 = 10_000.0;
 
 /// Queries, keys and values of some tokens of one row and layer.
@@ -206,7 +206,7 @@ impl Drawn {
             }
             cache.attend(layer, q, k, v, &rope).unwrap();
         }
-        assert_eq!(cache.kept_by_head(1).unwrap(), [[11, 11], [7, 7]], "nothing yet");
+        assert_eq!(cache.kept_by_head(1).unwrap(), [[17, 17], [7, 7]], "nothing yet");
 
         let mut pass = cache.reconstruction().unwrap().unwrap();
         let mut its_pass = itself.as_ref().map(|cache| cache.reconstruction().unwrap().unwrap());
@@ -278,11 +278,12 @@ fn kept_tokens_are_those_of_the_reference() {
                 let policy = kvzip(normalize, Budget::Tokens(KEEP)).with_positions(mode);
                 let (mut cache, given) = drawn.play(policy, &backend.device);
                 for (layer, given) in given.iter().enumerate() {
+                    let columns = given.dims()[2];
                     let given = given.clone().try_into_vec_as::<f32>().unwrap();
-                    for (index, found) in given.chunks(LENGTHS[0]).enumerate() {
+                    for (index, found) in given.chunks(columns).enumerate() {
                         let (row, head) = (index / SHAPE.kv_heads, index % SHAPE.kv_heads);
                         let expected = &drawn.scores(row, normalize)[layer][head];
-                        let found = &found[LENGTHS[0] - LENGTHS[row]..];
+                        let found = &found[columns - LENGTHS[row]..];
                         for (a, b) in found.iter().zip(expected) {
                             assert!((f64::from(*a) - b).abs() < 1e-5, "{found:?}, {expected:?}");
                         }
@@ -318,11 +319,12 @@ fn composite_tokens_are_those_of_the_reference() {
                     Policy::kvcompose(Budget::Tokens(KEEP)).with_score(score).with_positions(mode);
                 let (mut cache, given) = drawn.play(policy, &backend.device);
                 for (layer, given) in given.iter().enumerate() {
+                    let columns = given.dims()[2];
                     let given = given.clone().try_into_vec_as::<f32>().unwrap();
-                    for (index, found) in given.chunks(LENGTHS[0]).enumerate() {
+                    for (index, found) in given.chunks(columns).enumerate() {
                         let (row, head) = (index / SHAPE.kv_heads, index % SHAPE.kv_heads);
                         let expected = &drawn.reread(row, false)[layer][head];
-                        let found = &found[LENGTHS[0] - LENGTHS[row]..];
+                        let found = &found[columns - LENGTHS[row]..];
                         for (a, b) in found.iter().zip(expected) {
                             assert!((f64::from(*a) - b).abs() < 1e-5, "{found:?}, {expected:?}");
                         }
@@ -397,7 +399,7 @@ fn what_cannot_be_repeated_is_refused() {
     assert!(matches!(pass.begin(0..5, &[3, 0]), Err(Error::EmptyPrompt { row: 1, .. })));
     pass.begin(0..5, &[3, 3]).unwrap();
     let x = |heads: usize, tokens: usize| Tensor::<4>::zeros([2, heads, tokens, 8], &device);
-    let rope = RotaryEmbedding::new(SHAPE.head_dim, 14, THETA, &device).unwrap();
+    let rope = RotaryEmbedding::new(SHAPE.head_dim, 20, THETA, &device).unwrap();
     let wrong = pass.attend(0, x(4, 2), x(2, 2), x(2, 2), &rope).unwrap_err().to_string();
     assert!(wrong.contains("2 columns that no part was begun for"), "{wrong}");
     // KVzip+ without hidden states.
@@ -405,12 +407,12 @@ fn what_cannot_be_repeated_is_refused() {
     assert!(wrong.contains("hidden states of layer 0"), "{wrong}");
     pass.begin(0..5, &[4, 3]).unwrap();
     let short = pass.attend(0, x(4, 4), x(2, 4), x(2, 4), &rope);
-    assert!(matches!(short, Err(Error::PositionOverflow { position: 14, max: 14 })), "{short:?}");
+    assert!(matches!(short, Err(Error::PositionOverflow { position: 20, max: 20 })), "{short:?}");
     // Scores of something else.
     let before = positions(&cache);
     assert!(matches!(cache.compress_by(&given[..1]), Err(Error::Stage { .. })));
-    let wide = vec![Tensor::<3>::zeros([2, 2, 12], &device); 2];
-    assert!(matches!(cache.compress_by(&wide), Err(Error::Stage { .. })));
+    let narrow = vec![Tensor::<3>::zeros([2, 2, LENGTHS[0]], &device); 2];
+    assert!(matches!(cache.compress_by(&narrow), Err(Error::Stage { .. })));
     assert_eq!(positions(&cache), before);
     // Once compressed there is nothing whole to repeat.
     cache.compress_by(&given).unwrap();

@@ -177,7 +177,10 @@ fn samples_in_batches_are_answered_as_alone() {
     let key = |record: &Value| {
         ["policy", "budget", "task", "sample", "ask"].map(|key| record[key].to_string())
     };
-    place.run("batched", &["--jobs", "2", "--batch", "3"]);
+    let (file, out) = (place.path("small.toml"), place.path("batched"));
+    let output = briquette(&["run", &file, "--out", &out, "--no-report", "--batch", "3"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("failed"), "{output:?}");
     let batched = records(&place.results("batched"));
     assert_eq!(batched.len(), alone.len());
     let lengths = alone.iter().filter(|record| record["task"] == "key-value-lines");

@@ -1,4 +1,8 @@
 use burn::tensor::{DType, Tensor};
+use rayon::{
+    iter::{IndexedParallelIterator, ParallelIterator},
+    slice::ParallelSlice,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{Reduced, Reducer, host};
@@ -259,76 +263,132 @@ impl Sets {
 }
 
 impl GaussianMerge {
-    /// Cuts the entries of each head into sets.
+    /// Cuts the entries of each head into sets, those of each row by themselves.
     fn sets(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Sets> {
-        let heads = view.shape.kv_heads;
         let scores = host::Columns::read(view.scores(self.name())?.clone())?;
         host::check_scores(&scores, view)?;
         let links = host::Columns::read(neighbours(view.entries.keys.clone()))?;
-
-        let mut joined: Vec<Vec<bool>> = Vec::new();
-        let mut candidates: Vec<Vec<(f32, usize, usize)>> =
-            vec![Vec::new(); view.held.len() / heads];
-        for (head, &held) in view.held.iter().enumerate() {
-            let kept = keep[head];
-            let recent = view.protect.recent_tokens(kept).min(held);
-            let scores = scores.of(head, held);
-            let mut order: Vec<usize> = (0..held - recent).collect();
-            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
-            let mut is_protected = vec![false; held];
-            let heavy = order.into_iter().take(self.heavy(kept));
-            heavy.chain(held - recent..held).for_each(|entry| is_protected[entry] = true);
-            is_protected.iter_mut().take(view.protect.sinks).for_each(|x| *x = true);
-            // The link at an entry leads to the one before it.
-            let links = links.of(head, held);
-            for entry in 1..held {
-                if !is_protected[entry - 1] && !is_protected[entry] {
-                    candidates[head / heads].push((links[entry], head, entry));
-                }
-            }
-            joined.push(vec![false; held]);
-        }
-        for (row, mut candidates) in candidates.into_iter().enumerate() {
-            let range = row * heads..(row + 1) * heads;
-            let target: usize = keep[range.clone()].iter().sum();
-            let held: usize = view.held[range].iter().sum();
-            let count = match self.threshold {
-                // A row within its budget is left alone, whatever the others of its batch hold.
-                _ if held <= target => 0,
-                Some(threshold) => {
-                    candidates.retain(|(similarity, ..)| f64::from(*similarity) > threshold);
-                    candidates.len()
-                }
-                None => held - target,
-            };
-            if count > candidates.len() {
-                let kept = target / heads;
-                return Err(Error::MergeBudget {
-                    budget: Budget::Tokens(kept),
-                    target,
-                    sinks: view.protect.sinks,
-                    recent: view.protect.recent_tokens(kept),
-                    heavy: self.heavy(kept),
-                    reachable: held - candidates.len(),
-                });
-            }
-            candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
-            for &(_, head, entry) in &candidates[..count] {
-                joined[head][entry] = true;
-            }
-        }
-
         let positions = match self.pivot {
             Pivot::Random(_) => Some(host::Columns::read(view.positions().clone().float())?),
             Pivot::Score | Pivot::Last => None,
         };
+        let &LayerView { layer, protect, held, .. } = view;
+        let heads = view.shape.kv_heads;
+        let of_row = |(row, (held, keep))| {
+            let (first, positions) = (row * heads, positions.as_ref());
+            let row = Row { layer, protect, first, held, keep, scores: &scores, links: &links };
+            let joined = row.joined(self)?;
+            Ok(row.sets(self.pivot, positions, &joined))
+        };
+        let rows = held.par_chunks(heads).zip(keep.par_chunks(heads)).enumerate().map(of_row);
+        let mut sets = Sets { set_of: Vec::new(), pivot: Vec::new() };
+        // The error of the first row that has one.
+        for row in rows.collect::<Vec<Result<Sets>>>() {
+            let Sets { set_of, pivot } = row?;
+            sets.set_of.extend(set_of);
+            sets.pivot.extend(pivot);
+        }
+        Ok(sets)
+    }
+}
+
+/// The heads of a batch row.
+struct Row<'a> {
+    layer: usize,
+    protect: Protect,
+    /// The first of its heads among those of all rows.
+    first: usize,
+    /// Entries of each head.
+    held: &'a [usize],
+    /// Entries that each head may keep.
+    keep: &'a [usize],
+    scores: &'a host::Columns,
+    /// The similarity of each entry and the one before it.
+    links: &'a host::Columns,
+}
+
+impl Row<'_> {
+    fn scores(&self, head: usize) -> &[f32] {
+        self.scores.of(self.first + head, self.held[head])
+    }
+
+    /// The entries of a head that are not merged.
+    fn protected(&self, merge: &GaussianMerge, head: usize) -> Vec<bool> {
+        let (held, kept) = (self.held[head], self.keep[head]);
+        let recent = self.protect.recent_tokens(kept).min(held);
+        let scores = self.scores(head);
+        let mut others: Vec<usize> = (0..held - recent).collect();
+        let heavy = merge.heavy(kept).min(others.len());
+        if heavy < others.len() {
+            let first = |&a: &usize, &b: &usize| scores[b].total_cmp(&scores[a]).then(a.cmp(&b));
+            others.select_nth_unstable_by(heavy, first);
+        }
+        let mut is_protected = vec![false; held];
+        let heavy = others.into_iter().take(heavy);
+        heavy.chain(held - recent..held).for_each(|entry| is_protected[entry] = true);
+        is_protected.iter_mut().take(self.protect.sinks).for_each(|x| *x = true);
+        is_protected
+    }
+
+    /// Whether each entry of each head is merged with the one before it.
+    fn joined(&self, merge: &GaussianMerge) -> Result<Vec<Vec<bool>>> {
+        let mut joined: Vec<Vec<bool>> = self.held.iter().map(|&held| vec![false; held]).collect();
+        let (held, target) = (self.held.iter().sum::<usize>(), self.keep.iter().sum::<usize>());
+        // A row within its budget is left alone, whatever the others of its batch hold.
+        if held <= target {
+            return Ok(joined);
+        }
+        let mut candidates: Vec<(f32, usize, usize)> = Vec::new();
+        for (head, &held) in self.held.iter().enumerate() {
+            let is_protected = self.protected(merge, head);
+            // The link at an entry leads to the one before it.
+            let links = self.links.of(self.first + head, held);
+            let is_free = |entry: &usize| !is_protected[entry - 1] && !is_protected[*entry];
+            let entries = (1..held).filter(is_free).map(|entry| (links[entry], head, entry));
+            candidates.extend(entries);
+        }
+        let count = match merge.threshold {
+            Some(threshold) => {
+                candidates.retain(|(similarity, ..)| f64::from(*similarity) > threshold);
+                candidates.len()
+            }
+            None => held - target,
+        };
+        if count > candidates.len() {
+            let kept = target / self.held.len();
+            return Err(Error::MergeBudget {
+                budget: Budget::Tokens(kept),
+                target,
+                sinks: self.protect.sinks,
+                recent: self.protect.recent_tokens(kept),
+                heavy: merge.heavy(kept),
+                reachable: held - candidates.len(),
+            });
+        }
+        if count < candidates.len() {
+            candidates.select_nth_unstable_by(count, |a, b| {
+                b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2))
+            });
+        }
+        candidates[..count].iter().for_each(|&(_, head, entry)| joined[head][entry] = true);
+        Ok(joined)
+    }
+
+    /// The sets of each head, by the entries that are merged with the one before.
+    fn sets(
+        &self,
+        pivot_is: Pivot,
+        positions: Option<&host::Columns>,
+        joined: &[Vec<bool>],
+    ) -> Sets {
         let mut sets = Sets { set_of: Vec::new(), pivot: Vec::new() };
         for (head, joined) in joined.iter().enumerate() {
-            let scores = scores.of(head, joined.len());
-            let rank = |entry: usize| match (self.pivot, &positions) {
+            let scores = self.scores(head);
+            let positions =
+                positions.map(|positions| positions.of(self.first + head, joined.len()));
+            let rank = |entry: usize| match (pivot_is, positions) {
                 (Pivot::Random(seed), Some(positions)) => {
-                    let position = positions.of(head, joined.len())[entry];
-                    drawn(seed, view.layer, head % heads, position as u32) as f32
+                    drawn(seed, self.layer, head, positions[entry] as u32) as f32
                 }
                 (Pivot::Last, _) => entry as f32,
                 _ => scores[entry],
@@ -348,7 +408,7 @@ impl GaussianMerge {
             sets.set_of.push(set_of);
             sets.pivot.push(pivot);
         }
-        Ok(sets)
+        sets
     }
 }
 

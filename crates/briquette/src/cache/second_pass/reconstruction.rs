@@ -37,6 +37,7 @@ pub struct Reconstruction<'a> {
     repeat: Repeat,
     /// Tokens of the prompt per batch row.
     seen: Vec<usize>,
+    /// Columns of the entries of a layer.
     columns: usize,
     part: Option<Part>,
     hidden: Option<Tensor<3>>,
@@ -79,7 +80,8 @@ impl KvCache {
             let reason = "repeats prompts of which all tokens are held in every layer".to_owned();
             return Err(self.refused(reason));
         }
-        let columns = seen.iter().copied().max().unwrap_or(0);
+        // Rows that differ may lie in more columns than the longest has. All layers hold the same.
+        let columns = self.entries(0)?.map_or(0, |entries| entries.columns());
         let heads = if repeat.reread { self.shape.query_heads } else { self.shape.kv_heads };
         let given = || {
             let dims = [seen.len(), heads, columns];
@@ -127,7 +129,7 @@ impl Reconstruction<'_> {
         let whole = self.repeat.reread;
         // A row of which nothing is left gives nothing.
         let asks = |seen: usize| !whole || part.start < seen;
-        let part = if whole { 0..columns } else { part.clone() };
+        let part = if whole { 0..seen.iter().copied().max().unwrap_or(0) } else { part.clone() };
         let sinks = cache.policy.protect().sinks.min(part.start);
         let width = seen.iter().map(|&seen| part.end.min(seen).saturating_sub(part.start)).max();
         let width = width.unwrap_or(0);
@@ -247,7 +249,7 @@ impl Reconstruction<'_> {
         Ok(output.output)
     }
 
-    /// Returns the weight that each entry of each layer received, `[batch, kv_heads, entries]`,
+    /// Returns the weight that each entry of each layer received, `[batch, kv_heads, columns]`,
     /// f32; 0 where nothing was repeated.
     pub fn finish(self) -> Vec<Tensor<3>> {
         let heads = self.cache.shape.kv_heads;
