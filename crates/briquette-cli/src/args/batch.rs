@@ -1,7 +1,6 @@
 use std::num::NonZeroUsize;
 
 use briquette_eval::run::BatchLimit;
-
 use burn::tensor::Device;
 
 use crate::args::jobs::is_accelerator;

@@ -72,16 +72,16 @@ struct Open {
 }
 
 impl Open {
-    /// Whether a first prompt of so many tokens differs little from those of the batch.
+    /// Whether a first prompt of so many tokens differs little from that of its first row.
     fn fits(self, tokens: usize) -> bool {
         tokens.abs_diff(self.tokens) <= self.tokens / PADDING
     }
 }
 
-/// Units in batches, in the order of the first unit of each. Rows of a batch have first prompts
-/// that differ by a sixteenth at most. A sample runs alone whose questions follow each other, whose
-/// policy starts from a prefix or has a budget in bytes, which is one for all rows, and whatever
-/// asks nothing.
+/// Units in batches, in the order of the first unit of each. The first prompts of a batch differ
+/// from its first row's by a sixteenth at most. A sample runs alone whose questions follow each
+/// other, whose policy starts from a prefix or has a budget in bytes, which is one for all rows,
+/// and whatever asks nothing.
 pub(super) fn batches<'a>(
     plan: &ModelPlan,
     tasks: &[Planned],

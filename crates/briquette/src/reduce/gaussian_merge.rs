@@ -308,15 +308,16 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn scores(&self, head: usize) -> &[f32] {
-        self.scores.of(self.first + head, self.held[head])
+    /// The numbers of the entries of a head.
+    fn of<'b>(&self, columns: &'b host::Columns, head: usize) -> &'b [f32] {
+        columns.of(self.first + head, self.held[head])
     }
 
     /// The entries of a head that are not merged.
     fn protected(&self, merge: &GaussianMerge, head: usize) -> Vec<bool> {
         let (held, kept) = (self.held[head], self.keep[head]);
         let recent = self.protect.recent_tokens(kept).min(held);
-        let scores = self.scores(head);
+        let scores = self.of(self.scores, head);
         let mut others: Vec<usize> = (0..held - recent).collect();
         let heavy = merge.heavy(kept).min(others.len());
         if heavy < others.len() {
@@ -342,7 +343,7 @@ impl Row<'_> {
         for (head, &held) in self.held.iter().enumerate() {
             let is_protected = self.protected(merge, head);
             // The link at an entry leads to the one before it.
-            let links = self.links.of(self.first + head, held);
+            let links = self.of(self.links, head);
             let is_free = |entry: &usize| !is_protected[entry - 1] && !is_protected[*entry];
             let entries = (1..held).filter(is_free).map(|entry| (links[entry], head, entry));
             candidates.extend(entries);
@@ -383,9 +384,8 @@ impl Row<'_> {
     ) -> Sets {
         let mut sets = Sets { set_of: Vec::new(), pivot: Vec::new() };
         for (head, joined) in joined.iter().enumerate() {
-            let scores = self.scores(head);
-            let positions =
-                positions.map(|positions| positions.of(self.first + head, joined.len()));
+            let scores = self.of(self.scores, head);
+            let positions = positions.map(|positions| self.of(positions, head));
             let rank = |entry: usize| match (pivot_is, positions) {
                 (Pivot::Random(seed), Some(positions)) => {
                     drawn(seed, self.layer, head, positions[entry] as u32) as f32

@@ -10,6 +10,7 @@ use crate::{
     cache::{
         AttentionStatistics, Entries, KvCache,
         call::input::{Projections, check, check_encoding},
+        layer::LayerCache,
     },
     ops::{Selection, Visibility, gather_rows, group_mean, precise_product},
     policy::PositionMode,
@@ -81,7 +82,8 @@ impl KvCache {
             return Err(self.refused(reason));
         }
         // Rows that differ may lie in more columns than the longest has. All layers hold the same.
-        let columns = self.entries(0)?.map_or(0, |entries| entries.columns());
+        let positions = self.layers.first().and_then(LayerCache::positions);
+        let columns = positions.map_or(0, |positions| positions.dims()[2]);
         let heads = if repeat.reread { self.shape.query_heads } else { self.shape.kv_heads };
         let given = || {
             let dims = [seen.len(), heads, columns];
