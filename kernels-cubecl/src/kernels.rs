@@ -7,9 +7,10 @@ use briquette_ops::{
     EvictInput, EvictMergeInput, EvictSpreadInput, ExtendInput, ExtendOutput, Fallback, Fallbacks,
     GatedInput, GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps, ModelOps,
     MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput,
-    PackedGroups, PackedVectors, PadInput, QuantizeInput, Reference, ReorderTokensInput,
-    ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput, RobustInput, RotaryTables,
-    RowWeightsInput, SelectInput, SelectOps, Selection, SparseAttentionInput, Split, WindowInput,
+    PackedGroups, PackedVectors, PadInput, QuantizeInput, QuantizedLinearInput, Reference,
+    ReorderTokensInput, ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput, RobustInput,
+    RotaryTables, RowWeightsInput, SelectInput, SelectOps, Selection, SparseAttentionInput, Split,
+    WindowInput, is_host,
 };
 use burn::tensor::{DType, Device, Int, Tensor};
 
@@ -29,7 +30,10 @@ use crate::{
         ema_weights, evict_checked, evict_merging_checked, evict_spreading_checked, merge_checked,
         nearest,
     },
-    model::{gated, is_worthwhile, linear, rms_norm},
+    model::{
+        MOST_QUANTIZED_LINEAR_ROWS, dequantize, gated, is_worthwhile, linear, quantized_linear,
+        rms_norm,
+    },
     select::{SelectOutput, compact, pack, pad, robust_scores, select},
 };
 
@@ -238,6 +242,23 @@ impl ModelOps for Kernels {
             return Reference.linear(input);
         }
         self.fallbacks.or(linear(input.clone()), || Reference.linear(input))
+    }
+
+    /// The host has a way of its own; for more rows than the kernel takes weights are expanded.
+    fn quantized_linear(&self, input: QuantizedLinearInput) -> Result<Tensor<2>> {
+        input.check()?;
+        let rows = input.x.dims()[0];
+        if rows == 0 || is_host(&input.x.device()) {
+            return Reference.quantized_linear(input);
+        }
+        if rows <= MOST_QUANTIZED_LINEAR_ROWS {
+            let reference = || Reference.quantized_linear(input.clone());
+            return self.fallbacks.or(quantized_linear(input.clone()), reference);
+        }
+        match dequantize(&input.weight, input.x.dtype()) {
+            Ok(weight) => self.linear(LinearInput { x: input.x, weight, bias: input.bias }),
+            Err(error) => self.fallbacks.or(Err(error), || Reference.quantized_linear(input)),
+        }
     }
 
     fn rms_norm(&self, input: RmsNormInput) -> Result<RmsNormOutput> {

@@ -39,7 +39,10 @@ pub use common::memory::{RowLayout, allocate_apart, bytes_in_use, memory};
 pub use entries::{append, count, quantize, quantize_fp8, ranks};
 pub use kernels::Kernels;
 pub use merge::{accumulate, ema_weights, evict, evict_merging, evict_spreading, merge, nearest};
-pub use model::{MOST_LINEAR_ROWS, gated, linear, rms_norm};
+pub use model::{
+    MOST_LINEAR_ROWS, MOST_QUANTIZED_LINEAR_ROWS, dequantize, gated, linear, quantized_linear,
+    rms_norm,
+};
 pub use select::{SelectOutput, compact, pack, pad, robust_scores, select};
 
 /// Whether the kernels run on this device.

@@ -116,6 +116,67 @@ def tiny(name, family):
     writer.close()
 
 
+# Of the matrices of a small file, by the ends of their names; those whose rows are no whole blocks stay as they are.
+QUANTIZED = {
+    "token_embd.weight": "Q8_0", "output.weight": "Q4_1", "attn_q.weight": "Q8_0", "attn_k.weight": "Q8_0",
+    "attn_v.weight": "Q4_1", "attn_output.weight": "Q4_0", "ffn_gate.weight": "Q4_0", "ffn_up.weight": "Q4_0",
+}
+
+
+def quantized(name, family):
+    """The file of a tiny checkpoint with its matrices in blocks, and a checkpoint with the numbers that these stand for."""
+    reader = gguf.GGUFReader(OUT / f"{name}.gguf")
+    writer = gguf.GGUFWriter(OUT / f"{name}-quantized.gguf", family)
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            writer.add_key_value(key, field.contents(), field.types[0])
+    heads = {part: reader.fields[f"{family}.attention.head_count{kind}"].contents() for part, kind in HEADS.items()}
+    expanded = {}
+    for tensor in reader.tensors:
+        kind = tensor.tensor_type
+        numbers = gguf.quants.dequantize(tensor.data, kind).astype(np.float32)
+        new = next((gguf.GGMLQuantizationType[to] for end, to in QUANTIZED.items() if tensor.name.endswith(end)), None)
+        if numbers.ndim == 1:
+            writer.add_tensor(tensor.name, numbers)
+        elif new is None:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=kind)
+        else:
+            data = gguf.quants.quantize(numbers, new)
+            writer.add_tensor(tensor.name, data, raw_dtype=new)
+            numbers = gguf.quants.dequantize(data, new).astype(np.float32)
+        part = tensor.name.split(".")[-2]
+        if family == "llama" and part in heads:
+            numbers = restored(numbers, heads[part])
+        expanded[original(tensor.name)] = np.ascontiguousarray(numbers)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    expanded = {tensor: numbers for tensor, numbers in expanded.items() if tensor}
+    save_file(expanded, OUT / f"{name}-quantized.safetensors", metadata=versions("gguf", "numpy"))
+
+
+HEADS = {"attn_q": "", "attn_k": "_kv"}
+
+
+def restored(weights, heads):
+    """The rows that `permuted` has brought into another order."""
+    shape = weights.shape
+    return weights.reshape(heads, shape[0] // heads // 2, 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+def original(name):
+    """The name of a tensor in a checkpoint; frequencies have none there."""
+    if name.startswith("rope_freqs"):
+        return None
+    stem, kind = name.rsplit(".", 1)
+    names = {theirs: ours for ours, theirs in NAMES.items()}
+    if stem.startswith("blk."):
+        _, layer, part = stem.split(".")
+        return f"model.layers.{layer}.{names[part]}.{kind}"
+    return f"{names[stem]}.{kind}"
+
+
 def vocabulary():
     """The tokenizer of the embedded model, which splits digits as SmolLM2's does, with a chat template and no weights."""
     source = json.loads((REPOSITORY / "models/ember-7m/tokenizer.json").read_text())
@@ -242,6 +303,8 @@ def main():
     blocks()
     for name, family in [("llama", "llama"), ("llama-linear", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3")]:
         tiny(name, family)
+    for name, family in [("llama", "llama"), ("qwen2", "qwen2")]:
+        quantized(name, family)
     vocabulary()
     if args.model:
         smollm2(args.model)

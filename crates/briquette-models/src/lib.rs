@@ -39,6 +39,7 @@ mod json;
 mod load;
 mod model;
 mod nn;
+mod quantize;
 mod setting;
 mod text;
 
@@ -62,6 +63,7 @@ pub use interrupt::Interrupt;
 pub use model::Model;
 pub use nn::attend::Attend;
 pub use nn::linear::Linear;
+pub use quantize::WeightBits;
 pub use text::chat::{ChatMessage, ChatTemplate};
 pub use text::conversation::{Conversation, ConversationTurn};
 pub use text::instruction::Instruction;

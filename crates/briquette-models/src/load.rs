@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use briquette::ops::is_host;
 use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{DType, Device, Tensor},
@@ -14,6 +15,7 @@ use crate::{
         expected::{Expected, Slot},
         weights::Weights,
     },
+    nn::embedding::Embedding,
 };
 
 impl Model {
@@ -25,8 +27,9 @@ impl Model {
     /// Names, shapes and file lengths are checked on the headers before a weight is read; the files
     /// are mapped into memory and read one tensor at a time.
     ///
-    /// Blocks of quantized weights in a GGUF file are expanded; those of types F32, F16, BF16,
-    /// Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are read.
+    /// Of the types of a GGUF file F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and
+    /// Q6_K are read. Matrices of Q8_0, Q4_0, Q4_1 and Q4_K stay as they are stored, and products
+    /// read them so; the others are expanded.
     ///
     /// # Errors
     /// As [`ModelConfig::from_folder`], and [`Error::InvalidSetting`] for more layers than the
@@ -38,6 +41,27 @@ impl Model {
     pub fn load(dir: impl AsRef<Path>, device: &Device, dtype: DType) -> Result<Self> {
         let config = ModelConfig::from_folder(&dir)?;
         Self::load_as(config, dir, device, dtype)
+    }
+
+    /// The type that most weights of a folder or file have, of those that do not stay quantized.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load) for the files.
+    pub fn stored_dtype(dir: impl AsRef<Path>) -> Result<DType> {
+        Ok(Weights::open(dir.as_ref())?.most_common_type().unwrap_or(DType::F32))
+    }
+
+    /// The type to [`load`](Self::load) a folder or file in where nobody chooses one: the
+    /// [stored](Self::stored_dtype) one, or F32 where the device has no arithmetic for it, and on
+    /// the host, which multiplies in F32 and would convert to it and back.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load) for the files.
+    pub fn default_dtype(dir: impl AsRef<Path>, device: &Device) -> Result<DType> {
+        let stored = Self::stored_dtype(dir)?;
+        let narrow = matches!(stored, DType::F16 | DType::BF16);
+        let here = !is_host(device) && device.supports_dtype(stored);
+        Ok(if narrow && here { stored } else { DType::F32 })
     }
 
     /// As [`load`](Self::load), with a configuration that was read before, for a context
@@ -66,6 +90,9 @@ impl Model {
         let expected = expected_tensors(&model);
         weights.check(&expected, model.config().tie_word_embeddings)?;
 
+        model.keep_quantized(&weights, device, dtype)?;
+        // Without the matrices that stay quantized.
+        let expected = expected_tensors(&model);
         let tensors = weights.take(&expected);
         let adapter = PyTorchToBurnAdapter.chain(FloatCastAdapter::to(dtype));
         let result = model.apply(tensors, None, Some(Box::new(adapter)), true);
@@ -81,6 +108,26 @@ impl Model {
             return Err(Error::LoadTensor { tensor, message });
         }
         Ok(model.merge_projections())
+    }
+}
+
+impl Model {
+    /// Takes the matrices that stay as they are stored.
+    fn keep_quantized(&mut self, weights: &Weights, device: &Device, dtype: DType) -> Result<()> {
+        let architecture = self.config().architecture;
+        let stored = |path: &str| {
+            let name = architecture.checkpoint_name(&format!("{path}.weight"));
+            weights.quantized(&name, device)
+        };
+        for (path, projection) in self.projections() {
+            if let Some(matrix) = stored(&path)? {
+                *projection = projection.clone().with_quantized(matrix);
+            }
+        }
+        if let Some(matrix) = stored("model.embed_tokens")? {
+            self.model.embed_tokens = Embedding::quantized(matrix, dtype, self.ops.clone());
+        }
+        Ok(())
     }
 }
 

@@ -1,21 +1,26 @@
 use std::sync::Arc;
 
 use burn::{
-    module::Module,
+    module::{Module, ModuleVisitor, Param},
     tensor::{DType, Device, Int, Tensor},
 };
 
 use briquette::{
     Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy,
     device::Upkeep,
-    ops::{Fallback, Ops, best},
+    ops::{Fallback, Ops, QuantizedMatrix, best},
     policy::PositionMode,
     position::PositionEncoding,
 };
 
 use crate::{
-    Attend, Error, Interrupt, Linear, ModelConfig, Result,
-    nn::{build::Build, decoder::Decoder, positions::Positions},
+    Attend, Error, Interrupt, ModelConfig, Result,
+    nn::{
+        build::Build,
+        decoder::Decoder,
+        positions::Positions,
+        projection::{Projection, Projections, within},
+    },
 };
 
 /// A causal language model: token embedding, decoder layers of its
@@ -23,19 +28,20 @@ use crate::{
 ///
 /// It computes on the device and in the data type it was loaded with; keys and values live in the
 /// [`KvCache`] given to each call. Load it on the device it is to run on: moving the module moves
-/// the weights, but not the tables of its position encoding.
+/// its parameters, but neither quantized weights nor the tables of its position encoding, and its
+/// record has no quantized weights.
 #[derive(Module, Debug)]
 pub struct Model {
-    model: Decoder,
+    pub(crate) model: Decoder,
     /// `None` when the head is tied to the token embedding.
-    lm_head: Option<Linear>,
+    lm_head: Option<Projection>,
     #[module(skip)]
     config: ModelConfig,
     #[module(skip)]
     positions: Positions,
     /// The operations of its layers and caches, which count their fallbacks together.
     #[module(skip)]
-    ops: Arc<dyn Ops>,
+    pub(crate) ops: Arc<dyn Ops>,
     #[module(skip)]
     interrupt: Interrupt,
     #[module(skip)]
@@ -82,6 +88,23 @@ impl Model {
         self
     }
 
+    /// The bytes of its weights, on its device.
+    pub fn weight_bytes(&self) -> usize {
+        struct Bytes(usize);
+        impl ModuleVisitor for Bytes {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let weight = param.val();
+                self.0 += weight.dims().iter().product::<usize>() * weight.dtype().size();
+            }
+        }
+        let mut dense = Bytes(0);
+        self.visit(&mut dense);
+        let mut model = self.clone();
+        let of = |projection: &Projection| projection.quantized().map_or(0, QuantizedMatrix::bytes);
+        let projections = model.projections().iter().map(|(_, one)| of(one)).sum::<usize>();
+        dense.0 + projections + self.model.embed_tokens.quantized_bytes()
+    }
+
     /// The configuration it was built from.
     pub fn config(&self) -> &ModelConfig {
         &self.config
@@ -89,12 +112,12 @@ impl Model {
 
     /// The device it computes on.
     pub fn device(&self) -> Device {
-        self.model.embed_tokens.weight.lazy_device()
+        self.model.embed_tokens.device()
     }
 
     /// The data type it computes in.
     pub fn dtype(&self) -> DType {
-        self.model.embed_tokens.weight.val().dtype()
+        self.model.embed_tokens.dtype()
     }
 
     /// The position encoding of a layer, which it hands to a cache with its queries and keys.
@@ -103,9 +126,16 @@ impl Model {
     }
 
     /// Weights of the output projection of each layer's attention, `W_O`: `[query_heads * head_dim,
-    /// hidden_size]`, without a bias.
+    /// hidden_size]`, without a bias; quantized ones are expanded.
     pub fn output_projections(&self) -> Vec<Tensor<2>> {
-        self.model.output_projections()
+        self.model.output_projections(self.dtype())
+    }
+
+    /// Its linear layers, by their paths.
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
+        let mut all = within("model", self.model.projections());
+        all.extend(self.lm_head.as_mut().map(|head| ("lm_head".into(), head)));
+        all
     }
 
     /// Numbers of layers and heads, and the width of a head, for a cache of this model.
@@ -165,7 +195,7 @@ impl Model {
             .with_input_check(InputCheck::Prompt)
             .with_ops(self.ops.clone());
         match policy.reads_output_weights() {
-            true => config.with_output_weights(self.model.output_projections()),
+            true => config.with_output_weights(self.output_projections()),
             false => config,
         }
     }
@@ -335,15 +365,7 @@ impl Model {
     fn uncapped(&self, hidden: Tensor<3>) -> Result<Tensor<3>> {
         match &self.lm_head {
             Some(head) => head.forward(hidden),
-            None => {
-                let [batch, tokens, channels] = hidden.dims();
-                let embedding = self.model.embed_tokens.weight.val();
-                // The embedding stands on the left, where its rows are read in order: as a
-                // transposed right factor it made a decoded token ten times slower on the CPU.
-                let columns = hidden.reshape([batch * tokens, channels]).transpose();
-                let logits = embedding.matmul(columns).transpose();
-                Ok(logits.reshape([batch, tokens, self.config.vocab_size]))
-            }
+            None => self.model.embed_tokens.logits(hidden),
         }
     }
 }

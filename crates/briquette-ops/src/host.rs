@@ -4,14 +4,17 @@ use std::ops::Deref;
 #[cfg(feature = "flex")]
 use std::ops::Range;
 
-#[cfg(feature = "flex")]
-use burn::backend::{Flex, tensor::FloatTensor};
 use burn::tensor::{DType, Device, Int, Tensor};
+#[cfg(feature = "flex")]
+use burn::{
+    backend::{Flex, tensor::FloatTensor},
+    tensor::f16,
+};
 
 use crate::error::{OpError, Result};
 
 /// Whether a device is the host itself (flex), so that reading from it waits for nobody.
-pub(crate) fn is_host(device: &Device) -> bool {
+pub fn is_host(device: &Device) -> bool {
     #[cfg(feature = "flex")]
     {
         matches!(device.as_dispatch(), burn::backend::DispatchDevice::Flex(_))
@@ -55,6 +58,19 @@ impl Deref for View<u8> {
                 &words.bytes()[range.start * size_of::<i32>()..range.end * size_of::<i32>()]
             }
             Self::Copied(bytes) => bytes,
+        }
+    }
+}
+
+#[cfg(feature = "flex")]
+impl Deref for View<f16> {
+    type Target = [f16];
+
+    #[inline]
+    fn deref(&self) -> &[f16] {
+        match self {
+            Self::Shared(tensor, range) => &tensor.storage()[range.clone()],
+            Self::Copied(numbers) => numbers,
         }
     }
 }
@@ -110,6 +126,20 @@ impl HostInput {
             Some(view) => Ok(view),
             None => self.floats(x).map(View::Copied),
         }
+    }
+
+    /// The numbers of a tensor of the host, in f16.
+    #[cfg(feature = "flex")]
+    pub(crate) fn halves<const D: usize>(self, x: &Tensor<D>) -> Result<View<f16>> {
+        let shared = || {
+            let is_f16 = is_host(&x.device()) && x.dtype() == DType::F16;
+            is_f16.then(|| lying(x.clone().try_into_primitive::<Flex>().ok()?)).flatten()
+        };
+        if let Some(view) = shared() {
+            return Ok(view);
+        }
+        let numbers = x.clone().cast(DType::F16).try_into_vec_as();
+        numbers.map(View::Copied).map_err(|error| OpError::failed(self.0, error))
     }
 
     /// The bytes of 32-bit words.

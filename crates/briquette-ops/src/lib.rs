@@ -59,14 +59,16 @@ pub use error::{OpError, Result};
 pub use evict_limits::EvictLimits;
 pub use expand_clusters::{expand_clusters, select_entries};
 pub use fallbacks::{Fallback, Fallbacks};
+pub use host::is_host;
 pub use inverse::inverses;
 pub use merge::{
     AccumulateInput, EmaInput, EmaOutput, EvictInput, EvictMergeInput, EvictSpreadInput,
     MergeInput, MergeOps, NearestInput, NearestOutput, SlotRows, merge,
 };
 pub use model::{
-    Activation, GatedInput, LinearInput, ModelOps, RmsNormInput, RmsNormOutput, all_finite, gated,
-    most_likely, rms_norm,
+    Activation, GatedInput, LinearInput, ModelOps, QuantizedLinearInput, QuantizedMatrix,
+    QuantizedParts, RmsNormInput, RmsNormOutput, WeightFormat, all_finite, gated, most_likely,
+    rms_norm,
 };
 pub use ops::{Ops, Reference};
 pub use product::precise_product;

@@ -2,11 +2,13 @@
 
 mod gated;
 mod linear;
+mod quantized_linear;
 mod rms_norm;
 
 pub(crate) use self::linear::is_worthwhile;
 pub use self::{
     gated::gated,
     linear::{MOST_LINEAR_ROWS, linear},
+    quantized_linear::{MOST_QUANTIZED_LINEAR_ROWS, dequantize, quantized_linear},
     rms_norm::rms_norm,
 };

@@ -17,6 +17,14 @@ pub(crate) fn check_environment() -> Result<()> {
     Ok(())
 }
 
+/// Makes this thread one of those that compute on the host. From outside of them each product waits
+/// for one of them to wake up and for its answer, which is half of a decoded token of a small
+/// model.
+pub(crate) fn compute_here() {
+    // Where they are there already, they are as good but slower.
+    let _ = rayon::ThreadPoolBuilder::new().use_current_thread().build_global();
+}
+
 /// Whether a device of this name is another than the cores of this machine.
 pub(crate) fn is_accelerator(device: &str) -> bool {
     !matches!(device, "flex" | "cpu")

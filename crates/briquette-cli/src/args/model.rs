@@ -2,8 +2,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette_eval::run;
-use briquette_models::{Model, Tokenizer};
-use burn::tensor::Device;
+use briquette_models::{Model, Tokenizer, WeightBits};
+use burn::tensor::{DType, Device};
 use clap::ValueEnum;
 
 use crate::terminal::{interrupt, progress};
@@ -22,9 +22,13 @@ pub(crate) struct ModelArgs {
     /// this build has [default: flex, or the first of this build]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// Data type of weights, activations and cache
-    #[arg(long, value_enum, default_value_t = Dtype::F32)]
-    dtype: Dtype,
+    /// Data type of weights, activations and cache; weights that a GGUF file holds in blocks stay
+    /// in them [default: what the file holds, f32 on flex]
+    #[arg(long, value_enum)]
+    dtype: Option<Dtype>,
+    /// Quantize weights to 4 or 8 bits, with a scale for 128 of them [default: as they are stored]
+    #[arg(long, value_name = "BITS")]
+    quantize: Option<WeightBits>,
     /// Take a profile and results of other weights, another tokenizer or another configuration
     #[arg(long)]
     other_weights: bool,
@@ -35,6 +39,21 @@ pub(crate) enum Dtype {
     F32,
     F16,
     Bf16,
+}
+
+impl ModelArgs {
+    /// The type to load a model in on a device: the one named, or the file's. Files that cannot be
+    /// read are told of when the model is.
+    fn dtype_on(&self, dir: &Path, device: &Device) -> run::Dtype {
+        if let Some(dtype) = self.dtype {
+            return dtype.into();
+        }
+        match Model::default_dtype(dir, device) {
+            Ok(DType::F16) => run::Dtype::F16,
+            Ok(DType::BF16) => run::Dtype::Bf16,
+            Ok(_) | Err(_) => run::Dtype::F32,
+        }
+    }
 }
 
 impl From<Dtype> for run::Dtype {
@@ -84,12 +103,14 @@ impl ModelArgs {
     pub(crate) fn load(&self) -> Result<Loaded> {
         let (name, device) = open_device(self.device.as_deref())?;
         let dir = self.dir()?;
-        let dtype = run::Dtype::from(self.dtype);
         let _spinner = progress::spinner(format!("reading {}", dir.display()));
         let failed = || format!("cannot load the model in {}", dir.display());
-        let model = Model::load(&dir, &device, dtype.burn())
-            .with_context(failed)?
-            .with_interrupt(interrupt::flag());
+        let dtype = self.dtype_on(&dir, &device);
+        let mut model = Model::load(&dir, &device, dtype.burn()).with_context(failed)?;
+        if let Some(bits) = self.quantize {
+            model = model.quantize_weights(bits).with_context(failed)?;
+        }
+        let model = model.with_interrupt(interrupt::flag());
         let tokenizer = Tokenizer::load(&dir).with_context(failed)?;
         let dtype = dtype.name().to_owned();
         let other_weights = self.other_weights;
@@ -106,9 +127,20 @@ impl ModelArgs {
         self.device.as_deref()
     }
 
-    /// The type of weights, activations and cache.
+    /// The type of weights, activations and cache. A device or a model that is not there is told of
+    /// when it is opened.
     pub(crate) fn dtype(&self) -> &'static str {
-        run::Dtype::from(self.dtype).name()
+        let opened = open_device(self.device()).and_then(|(_, device)| Ok((self.dir()?, device)));
+        match (opened, self.dtype) {
+            (Ok((dir, device)), None) => self.dtype_on(&dir, &device),
+            (_, dtype) => dtype.map_or(run::Dtype::F32, run::Dtype::from),
+        }
+        .name()
+    }
+
+    /// Bits that weights are quantized to.
+    pub(crate) fn quantize(&self) -> Option<WeightBits> {
+        self.quantize
     }
 
     /// Whether a profile and results of other weights are taken.

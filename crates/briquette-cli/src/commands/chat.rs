@@ -9,7 +9,7 @@ use briquette_models::{
 
 use crate::{
     args::{
-        defaults,
+        defaults, jobs,
         model::{Loaded, ModelArgs},
         profile::ProfileArgs,
         sampling::SamplingArgs,
@@ -64,6 +64,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let entry = policy::read(&args.policy, args.budget, BUDGET)?;
+    jobs::compute_here();
     let loaded = args.model.load()?;
     let policy = args.profile.of(&loaded)?.attached(entry.policy)?;
     let template = args.template.of(&loaded.dir)?;

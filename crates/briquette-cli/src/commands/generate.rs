@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::{
     args::{
-        defaults, inputs,
+        defaults, inputs, jobs,
         model::{Loaded, ModelArgs},
         profile::ProfileArgs,
         prompt::PromptArgs,
@@ -112,6 +112,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     args.output.gate(inputs::of(&args.model, &args.profile, [&args.policy], others))?;
     let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
     let text = args.prompt.read()?;
+    jobs::compute_here();
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;
     let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;

@@ -95,6 +95,9 @@ impl OneTask<'_> {
             "dir": absolute(named.dir_or_embedded()?)?,
             "dtype": named.dtype(),
         });
+        if let Some(bits) = named.quantize() {
+            model["quantize"] = json!(bits);
+        }
         if let Some(profile) = profile.file() {
             model["profile"] = json!(absolute(profile)?);
         }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use briquette::CacheShape;
+use briquette_models::WeightBits;
 use serde::{Deserialize, Serialize};
 
 use crate::{date, environment::BURN};
@@ -28,6 +29,9 @@ pub struct Header {
 pub struct ModelHeader {
     /// The type of weights, activations and cache.
     pub dtype: String,
+    /// Bits that weights are quantized to; absent where they are as they are stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantize: Option<WeightBits>,
     /// The dimensions of its cache.
     pub shape: CacheShape,
     /// Tokens of context.

@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use briquette_models::{ChatTemplate, Model, ModelConfig, Tokenizer};
+use briquette_models::{ChatTemplate, Model, ModelConfig, Tokenizer, WeightBits};
 use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,8 @@ pub struct ModelSpec {
     /// The type of weights, activations and cache.
     #[serde(default)]
     pub dtype: Dtype,
+    /// Bits that weights are quantized to; by default they stay as they are stored.
+    pub quantize: Option<WeightBits>,
     /// Profile by `briquette calibrate`; by default `profile.json` in the folder, if it is there.
     pub profile: Option<PathBuf>,
     /// Tokens of a prompt given to the model at a time; the whole by default.
@@ -109,6 +111,7 @@ impl ModelSpec {
             chat,
             header: ModelHeader {
                 dtype: self.dtype.name().into(),
+                quantize: self.quantize,
                 shape: config.cache_shape(),
                 context: config.max_position_embeddings,
                 chunk: self.chunk,
@@ -153,6 +156,10 @@ impl OpenModel {
     /// # Errors
     /// [`Error::Model`].
     pub fn load(&self, device: &Device) -> Result<Model> {
-        Ok(Model::load(&self.spec.dir, device, self.spec.dtype.burn())?)
+        let model = Model::load(&self.spec.dir, device, self.spec.dtype.burn())?;
+        Ok(match self.spec.quantize {
+            Some(bits) => model.quantize_weights(bits)?,
+            None => model,
+        })
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     nn::{
         blocks::{merge_heads, split_heads},
         build::Build,
-        linear::Linear,
+        projection::{Projection, Projections},
     },
     setting::unsupported,
 };
@@ -86,7 +86,17 @@ impl FalconLayer {
         }
     }
 
-    pub(crate) fn output_projection(&self) -> &Linear {
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
+        let Self { self_attention, mlp, .. } = self;
+        vec![
+            ("self_attention.query_key_value".into(), &mut self_attention.query_key_value),
+            ("self_attention.dense".into(), &mut self_attention.dense),
+            ("mlp.dense_h_to_4h".into(), &mut mlp.dense_h_to_4h),
+            ("mlp.dense_4h_to_h".into(), &mut mlp.dense_4h_to_h),
+        ]
+    }
+
+    pub(crate) fn output_projection(&self) -> &Projection {
         &self.self_attention.dense
     }
 
@@ -111,8 +121,8 @@ pub(crate) fn layer_norm(build: Build<'_>) -> LayerNorm {
 
 #[derive(Module, Debug)]
 struct MultiQueryAttention {
-    query_key_value: Linear,
-    dense: Linear,
+    query_key_value: Projection,
+    dense: Projection,
     query_heads: usize,
     head_dim: usize,
 }
@@ -149,8 +159,8 @@ impl MultiQueryAttention {
 
 #[derive(Module, Debug)]
 struct FeedForward {
-    dense_h_to_4h: Linear,
-    dense_4h_to_h: Linear,
+    dense_h_to_4h: Projection,
+    dense_4h_to_h: Projection,
     #[module(skip)]
     activation: Activation,
 }

@@ -16,7 +16,7 @@ use crate::{
     nn::{
         blocks::{Attention, GatedFeedForward},
         build::Build,
-        linear::Linear,
+        projection::{Projection, Projections, within},
         residual::Residual,
         rms_norm::RmsNorm,
     },
@@ -152,7 +152,13 @@ impl GemmaLayer {
         }
     }
 
-    pub(crate) fn output_projection(&self) -> &Linear {
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
+        let mut all = within("self_attn", self.self_attn.projections());
+        all.extend(within("mlp", self.mlp.projections()));
+        all
+    }
+
+    pub(crate) fn output_projection(&self) -> &Projection {
         self.self_attn.output_projection()
     }
 

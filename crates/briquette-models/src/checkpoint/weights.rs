@@ -17,7 +17,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use burn::tensor::DType;
+use briquette::ops::QuantizedMatrix;
+use burn::tensor::{DType, Device};
 use burn_store::{ModuleStore, SafetensorsStore, burn_pack::Tensor};
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
@@ -26,7 +27,7 @@ use crate::{
     Error, Result,
     checkpoint::{
         expected::{Expected, Slot},
-        gguf::{self, Gguf},
+        gguf::{self, Gguf, StoredTensor},
         source::Source,
     },
     json::{check_regular, parse, read_text},
@@ -40,6 +41,8 @@ pub(crate) struct Weights {
     files: Vec<(PathBuf, Tensors)>,
     /// Index into `files`.
     place: BTreeMap<String, usize>,
+    /// Matrices that can stay quantized, by name.
+    quantized: BTreeMap<String, StoredTensor>,
 }
 
 /// Tensors by name, their bytes not read yet.
@@ -56,15 +59,20 @@ impl Weights {
         match Source::of(path)? {
             Source::Folder(dir) => Self::open_folder(&dir),
             Source::Gguf(path) => {
-                let tensors = gguf::tensors(&Gguf::open(&path)?)?;
-                Ok(Self::of_one(path, tensors))
+                let mut stored = gguf::tensors(&Gguf::open(&path)?)?;
+                let deferred = stored
+                    .iter()
+                    .map(|(name, tensor)| (name.clone(), tensor.deferred(name.clone())));
+                let tensors = deferred.collect();
+                stored.retain(|_, tensor| tensor.is_quantized());
+                Ok(Self { quantized: stored, ..Self::of_one(path, tensors) })
             }
         }
     }
 
     fn of_one(path: PathBuf, tensors: Tensors) -> Self {
         let place = tensors.keys().map(|name| (name.clone(), 0)).collect();
-        Self { files: vec![(path, tensors)], place }
+        Self { files: vec![(path, tensors)], place, quantized: BTreeMap::new() }
     }
 
     fn open_folder(dir: &Path) -> Result<Self> {
@@ -105,7 +113,7 @@ impl Weights {
                 place.entry(tensor.clone()).or_insert(file);
             }
         }
-        Ok(Self { files, place })
+        Ok(Self { files, place, quantized: BTreeMap::new() })
     }
 
     /// Tensors in all files.
@@ -113,11 +121,39 @@ impl Weights {
         self.place.len()
     }
 
+    /// The type that most numbers have, of those that do not stay quantized; of equally many the
+    /// widest.
+    pub(crate) fn most_common_type(&self) -> Option<DType> {
+        let mut numbers: BTreeMap<usize, (usize, DType)> = BTreeMap::new();
+        let tensors = self.files.iter().flat_map(|(_, tensors)| tensors);
+        for (_, tensor) in tensors.filter(|(name, _)| !self.quantized.contains_key(*name)) {
+            let count = tensor.shape.iter().product::<usize>();
+            // Those of two bytes are told apart.
+            let order = tensor.dtype.size().saturating_mul(2);
+            let order = order.saturating_sub(usize::from(tensor.dtype == DType::BF16));
+            let of_type = numbers.entry(order).or_insert((0, tensor.dtype));
+            of_type.0 = of_type.0.saturating_add(count);
+        }
+        let most = numbers.into_iter().max_by_key(|(order, (count, _))| (*count, *order));
+        most.map(|(_, (_, dtype))| dtype)
+    }
+
     /// The longest side of a tensor that holds something.
     pub(crate) fn longest_side(&self) -> usize {
         let tensors = self.files.iter().flat_map(|(_, tensors)| tensors.values());
         let full = tensors.filter(|tensor| !tensor.shape.contains(&0));
         full.flat_map(|tensor| tensor.shape.to_vec()).max().unwrap_or(0)
+    }
+
+    /// The matrix of this name as it is stored, if it can stay quantized.
+    ///
+    /// # Errors
+    /// [`Error::Read`] and [`Error::LoadTensor`].
+    pub(crate) fn quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
+        match self.quantized.get(name) {
+            Some(stored) => stored.quantized(name, device),
+            None => Ok(None),
+        }
     }
 
     fn tensor(&self, name: &str) -> Option<&Tensor> {

@@ -12,16 +12,20 @@ use briquette::{
 
 use crate::{
     Activation, Attend, Result,
-    nn::{build::Build, linear::Linear, rms_norm::RmsNorm},
+    nn::{
+        build::Build,
+        projection::{Projection, Projections},
+        rms_norm::RmsNorm,
+    },
 };
 
 /// Attention of groups of query heads, with one matrix each for queries, keys and values.
 #[derive(Module, Debug)]
 pub(crate) struct Attention {
-    pub(crate) q_proj: Linear,
-    pub(crate) k_proj: Linear,
-    pub(crate) v_proj: Linear,
-    pub(crate) o_proj: Linear,
+    pub(crate) q_proj: Projection,
+    pub(crate) k_proj: Projection,
+    pub(crate) v_proj: Projection,
+    pub(crate) o_proj: Projection,
     pub(crate) q_norm: Option<RmsNorm>,
     pub(crate) k_norm: Option<RmsNorm>,
     pub(crate) head_dim: usize,
@@ -52,7 +56,16 @@ impl Attention {
         }
     }
 
-    pub(crate) fn output_projection(&self) -> &Linear {
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
+        vec![
+            ("q_proj".into(), &mut self.q_proj),
+            ("k_proj".into(), &mut self.k_proj),
+            ("v_proj".into(), &mut self.v_proj),
+            ("o_proj".into(), &mut self.o_proj),
+        ]
+    }
+
+    pub(crate) fn output_projection(&self) -> &Projection {
         &self.o_proj
     }
 
@@ -97,9 +110,9 @@ pub(crate) fn merge_heads(x: Tensor<4>) -> Tensor<3> {
 /// A gated feed-forward network: SwiGLU or GeGLU (Shazeer, 2020).
 #[derive(Module, Debug)]
 pub(crate) struct GatedFeedForward {
-    pub(crate) gate_proj: Linear,
-    pub(crate) up_proj: Linear,
-    pub(crate) down_proj: Linear,
+    pub(crate) gate_proj: Projection,
+    pub(crate) up_proj: Projection,
+    pub(crate) down_proj: Projection,
     #[module(skip)]
     pub(crate) activation: Activation,
     #[module(skip)]
@@ -117,6 +130,14 @@ impl GatedFeedForward {
             activation: config.hidden_act,
             ops: build.ops.clone(),
         }
+    }
+
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
+        vec![
+            ("gate_proj".into(), &mut self.gate_proj),
+            ("up_proj".into(), &mut self.up_proj),
+            ("down_proj".into(), &mut self.down_proj),
+        ]
     }
 
     /// `[.., hidden_size]` -> the same

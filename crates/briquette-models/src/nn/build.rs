@@ -7,7 +7,10 @@ use burn::{
 
 use briquette::ops::Ops;
 
-use crate::{Architecture, Linear, ModelConfig, nn::rms_norm::RmsNorm};
+use crate::{
+    Architecture, Linear, ModelConfig,
+    nn::{projection::Projection, rms_norm::RmsNorm},
+};
 
 /// The configuration, the device and the operations that the layers of a model are built with.
 #[derive(Clone, Copy, Debug)]
@@ -19,9 +22,9 @@ pub(crate) struct Build<'a> {
 }
 
 impl Build<'_> {
-    pub(crate) fn linear(self, input: usize, output: usize, bias: bool) -> Linear {
+    pub(crate) fn linear(self, input: usize, output: usize, bias: bool) -> Projection {
         let layer = LinearConfig::new(input, output).with_bias(bias).init(self.device);
-        Linear::from(layer).with_ops(self.ops.clone())
+        Projection::Dense(Linear::from(layer).with_ops(self.ops.clone()))
     }
 
     /// A normalisation of so many channels.

@@ -1,7 +1,7 @@
 use burn::{
     module::Module,
-    nn::{Embedding, EmbeddingConfig, LayerNorm},
-    tensor::{Int, Tensor},
+    nn::{EmbeddingConfig, LayerNorm},
+    tensor::{DType, Int, Tensor},
 };
 
 use briquette::position::PositionEncoding;
@@ -13,10 +13,11 @@ use crate::{
     nn::{
         blocks::{Attention, GatedFeedForward},
         build::Build,
+        embedding::Embedding,
         experts::Experts,
-        linear::Linear,
         merged::{MergedAttention, MergedFeedForward},
         positions::Positions,
+        projection::{Projection, Projections, within},
         residual::Residual,
         rms_norm::RmsNorm,
     },
@@ -41,8 +42,9 @@ impl Decoder {
         let layer = |layer| Layer::new(build, layer);
         let gemma = matches!(config.architecture, Architecture::Gemma2 | Architecture::Gemma3);
         Self {
-            embed_tokens: EmbeddingConfig::new(config.vocab_size, config.hidden_size)
-                .init(build.device),
+            embed_tokens: Embedding::Dense(
+                EmbeddingConfig::new(config.vocab_size, config.hidden_size).init(build.device),
+            ),
             layers: (0..config.num_hidden_layers).map(layer).collect(),
             norm: Norm::new(build),
             embedding_scale: gemma.then(|| (config.hidden_size as f64).sqrt()),
@@ -79,9 +81,18 @@ impl Decoder {
         self
     }
 
-    /// The weights of each layer's output projection, `[heads * head_dim, hidden_size]`.
-    pub(crate) fn output_projections(&self) -> Vec<Tensor<2>> {
-        self.layers.iter().map(|layer| layer.output_projection().weight.val()).collect()
+    /// The linear layers, by their paths.
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
+        let layers = self.layers.iter_mut().enumerate();
+        layers
+            .flat_map(|(number, layer)| within(&format!("layers.{number}"), layer.projections()))
+            .collect()
+    }
+
+    /// The weights of each layer's output projection, `[heads * head_dim, hidden_size]`, quantized
+    /// ones expanded to `dtype`.
+    pub(crate) fn output_projections(&self, dtype: DType) -> Vec<Tensor<2>> {
+        self.layers.iter().map(|layer| layer.output_projection().weight(dtype)).collect()
     }
 }
 
@@ -126,7 +137,19 @@ impl Layer {
         }
     }
 
-    fn output_projection(&self) -> &Linear {
+    fn projections(&mut self) -> Projections<'_> {
+        match self {
+            Self::PreNorm(inner) => {
+                let mut all = within("self_attn", inner.self_attn.projections());
+                all.extend(within("mlp", inner.mlp.projections()));
+                all
+            }
+            Self::Falcon(inner) => inner.projections(),
+            Self::Gemma(inner) => inner.projections(),
+        }
+    }
+
+    fn output_projection(&self) -> &Projection {
         match self {
             Self::PreNorm(inner) => match &inner.self_attn {
                 SelfAttention::Separate(attention) => attention.output_projection(),
@@ -228,14 +251,22 @@ impl SelfAttention {
         }
     }
 
-    fn merge_projections(self) -> Self {
+    fn projections(&mut self) -> Projections<'_> {
         match self {
-            Self::Separate(attention) => Self::Merged(attention.into()),
-            merged => merged,
+            Self::Separate(attention) => attention.projections(),
+            Self::Merged(attention) => attention.projections(),
+        }
+    }
+
+    fn merge_projections(self) -> Self {
+        match &self {
+            Self::Separate(apart) => MergedAttention::of(apart).map_or(self, Self::Merged),
+            Self::Merged(_) => self,
         }
     }
 }
 
+#[allow(clippy::large_enum_variant)] // As above.
 #[derive(Module, Debug)]
 enum FeedForward {
     Gated(GatedFeedForward),
@@ -265,10 +296,18 @@ impl FeedForward {
         }
     }
 
-    fn merge_projections(self) -> Self {
+    fn projections(&mut self) -> Projections<'_> {
         match self {
-            Self::Gated(inner) => Self::Merged(inner.into()),
-            other => other,
+            Self::Gated(inner) => inner.projections(),
+            Self::Merged(inner) => inner.projections(),
+            Self::Experts(inner) => inner.projections(),
+        }
+    }
+
+    fn merge_projections(self) -> Self {
+        match &self {
+            Self::Gated(apart) => MergedFeedForward::of(apart).map_or(self, Self::Merged),
+            _ => self,
         }
     }
 }

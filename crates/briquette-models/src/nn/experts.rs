@@ -5,7 +5,11 @@ use burn::{
 
 use crate::{
     ExpertsConfig, Result,
-    nn::{blocks::GatedFeedForward, build::Build, linear::Linear},
+    nn::{
+        blocks::GatedFeedForward,
+        build::Build,
+        projection::{Projection, Projections, within},
+    },
 };
 
 /// A mixture of experts (Shazeer et al., 2017,
@@ -16,7 +20,7 @@ use crate::{
 /// tokens are collected, so an expert computes for these only.
 #[derive(Module, Debug)]
 pub(crate) struct Experts {
-    gate: Linear,
+    gate: Projection,
     experts: Vec<GatedFeedForward>,
     experts_per_token: usize,
     norm_topk_prob: bool,
@@ -31,6 +35,14 @@ impl Experts {
             experts_per_token: experts.experts_per_token,
             norm_topk_prob: experts.norm_topk_prob,
         }
+    }
+
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
+        let experts = self.experts.iter_mut().enumerate();
+        let experts = experts.flat_map(|(number, expert)| {
+            within(&format!("experts.{number}"), expert.projections())
+        });
+        [("gate".into(), &mut self.gate)].into_iter().chain(experts).collect()
     }
 
     /// `[batch, tokens, hidden_size]` -> the same

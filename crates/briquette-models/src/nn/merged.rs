@@ -4,10 +4,7 @@
 
 use std::sync::Arc;
 
-use burn::{
-    module::{Module, Param, ParamId},
-    tensor::Tensor,
-};
+use burn::{module::Module, tensor::Tensor};
 
 use briquette::{ops::Ops, position::PositionEncoding};
 
@@ -16,7 +13,7 @@ use crate::{
     nn::{
         blocks::{Attention, GatedFeedForward, merge_heads, split_heads, times_active},
         build::Build,
-        linear::Linear,
+        projection::{Projection, Projections},
         rms_norm::RmsNorm,
     },
 };
@@ -24,8 +21,8 @@ use crate::{
 /// Attention of groups of query heads, with one matrix for queries, keys and values.
 #[derive(Module, Debug)]
 pub(crate) struct MergedAttention {
-    qkv_proj: Linear,
-    o_proj: Linear,
+    qkv_proj: Projection,
+    o_proj: Projection,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
     query_heads: usize,
@@ -51,7 +48,11 @@ impl MergedAttention {
         }
     }
 
-    pub(crate) fn output_projection(&self) -> &Linear {
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
+        vec![("qkv_proj".into(), &mut self.qkv_proj), ("o_proj".into(), &mut self.o_proj)]
+    }
+
+    pub(crate) fn output_projection(&self) -> &Projection {
         &self.o_proj
     }
 
@@ -82,22 +83,32 @@ impl MergedAttention {
     }
 }
 
-impl From<Attention> for MergedAttention {
-    fn from(apart: Attention) -> Self {
-        let Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, head_dim, query_scale } =
-            apart;
-        let heads = |of: &Linear| of.weight.lazy_shape()[1] / head_dim;
-        let (query_heads, kv_heads) = (heads(&q_proj), heads(&k_proj));
-        let qkv_proj = side_by_side(vec![q_proj, k_proj, v_proj]);
-        Self { qkv_proj, o_proj, q_norm, k_norm, query_heads, kv_heads, head_dim, query_scale }
+impl MergedAttention {
+    /// The same attention, if the weights of its projections are stored alike.
+    pub(crate) fn of(apart: &Attention) -> Option<Self> {
+        let Attention { q_proj, k_proj, v_proj, .. } = apart;
+        let qkv_proj = Projection::side_by_side(&[q_proj, k_proj, v_proj])?;
+        let Attention { q_proj, k_proj, o_proj, q_norm, k_norm, head_dim, query_scale, .. } =
+            apart.clone();
+        let (query_heads, kv_heads) = (q_proj.outputs() / head_dim, k_proj.outputs() / head_dim);
+        Some(Self {
+            qkv_proj,
+            o_proj,
+            q_norm,
+            k_norm,
+            query_heads,
+            kv_heads,
+            head_dim,
+            query_scale,
+        })
     }
 }
 
 /// SwiGLU (Shazeer, 2020) of one matrix.
 #[derive(Module, Debug)]
 pub(crate) struct MergedFeedForward {
-    gate_up_proj: Linear,
-    down_proj: Linear,
+    gate_up_proj: Projection,
+    down_proj: Projection,
     #[module(skip)]
     activation: Activation,
     #[module(skip)]
@@ -116,6 +127,13 @@ impl MergedFeedForward {
         }
     }
 
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
+        vec![
+            ("gate_up_proj".into(), &mut self.gate_up_proj),
+            ("down_proj".into(), &mut self.down_proj),
+        ]
+    }
+
     /// `[batch, tokens, hidden_size]` -> the same
     pub(crate) fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {
         let [batch, tokens, hidden] = x.dims();
@@ -128,30 +146,11 @@ impl MergedFeedForward {
     }
 }
 
-impl From<GatedFeedForward> for MergedFeedForward {
-    fn from(apart: GatedFeedForward) -> Self {
-        let GatedFeedForward { gate_proj, up_proj, down_proj, activation, ops } = apart;
-        let gate_up_proj = side_by_side(vec![gate_proj, up_proj]);
-        Self { gate_up_proj, down_proj, activation, ops }
-    }
-}
-
-/// One layer whose outputs are those of all, one behind the other.
-fn side_by_side(layers: Vec<Linear>) -> Linear {
-    let biases: Option<Vec<Tensor<1>>> =
-        layers.iter().map(|layer| Some(layer.bias.as_ref()?.val())).collect();
-    let ops = layers[0].ops.clone();
-    let weights: Vec<Tensor<2>> = layers.into_iter().map(|layer| layer.weight.val()).collect();
-    let device = weights[0].device();
-    // Where Burn puts weights that it loads.
-    let weight = device.memory_persistent_allocations(weights, |weights| Tensor::cat(weights, 1));
-    let bias = biases.map(|biases| {
-        device.memory_persistent_allocations(biases, |biases| Tensor::cat(biases, 0))
-    });
-    let param = |tensor| Param::initialized(ParamId::new(), tensor);
-    Linear {
-        weight: param(weight),
-        bias: bias.map(|bias| Param::initialized(ParamId::new(), bias)),
-        ops,
+impl MergedFeedForward {
+    /// The same network, if the weights of both sides are stored alike.
+    pub(crate) fn of(apart: &GatedFeedForward) -> Option<Self> {
+        let gate_up_proj = Projection::side_by_side(&[&apart.gate_proj, &apart.up_proj])?;
+        let GatedFeedForward { down_proj, activation, ops, .. } = apart.clone();
+        Some(Self { gate_up_proj, down_proj, activation, ops })
     }
 }

@@ -4,10 +4,12 @@ mod gated;
 mod linear;
 mod most_likely;
 mod ops;
+mod quantized;
 mod rms_norm;
 
 pub use gated::{Activation, GatedInput, gated};
 pub use linear::LinearInput;
 pub use most_likely::{all_finite, most_likely};
 pub use ops::ModelOps;
+pub use quantized::{QuantizedLinearInput, QuantizedMatrix, QuantizedParts, WeightFormat};
 pub use rms_norm::{RmsNormInput, RmsNormOutput, rms_norm};

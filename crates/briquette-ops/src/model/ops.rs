@@ -5,6 +5,7 @@ use burn::tensor::Tensor;
 use super::{
     gated::{self, GatedInput},
     linear::{self, LinearInput},
+    quantized::{self, QuantizedLinearInput},
     rms_norm::{self, RmsNormInput, RmsNormOutput},
 };
 use crate::error::Result;
@@ -18,6 +19,16 @@ pub trait ModelOps: Debug + Send + Sync {
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
     fn linear(&self, input: LinearInput) -> Result<Tensor<2>> {
         Ok(linear::linear(input))
+    }
+
+    /// Multiplies rows with a matrix of quantized weights, and adds the bias: `[rows, outputs]`.
+    /// See [`QuantizedLinearInput`] for shapes. The host reads the weights as they lie, and has no
+    /// whole matrix of them expanded.
+    ///
+    /// # Errors
+    /// [`OpError`](crate::OpError) if shapes or types do not fit.
+    fn quantized_linear(&self, input: QuantizedLinearInput) -> Result<Tensor<2>> {
+        quantized::quantized_linear(input)
     }
 
     /// Adds a residual to rows, and normalises the sum by its root mean square. See

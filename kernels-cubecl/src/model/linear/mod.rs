@@ -1,7 +1,7 @@
 mod backend;
 mod launch;
 mod merge;
-mod operands;
+pub(super) mod operands;
 mod plan;
 mod planes;
 mod step;

@@ -5,7 +5,7 @@ use burn::backend::{Backend, ExtensionType, tensor::FloatTensor};
 /// Bias of the product, added to every row.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Added<B: Backend> {
+pub(in crate::model) enum Added<B: Backend> {
     Nothing,
     Bias { bias: FloatTensor<B> },
 }

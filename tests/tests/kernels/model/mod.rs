@@ -2,4 +2,5 @@
 
 mod linear;
 mod most_likely;
+mod quantized_linear;
 mod rms_norm_gated;

@@ -39,7 +39,7 @@ impl Encoding {
     }
 
     /// Numbers of a block, and its bytes.
-    fn block(self) -> (usize, usize) {
+    pub(super) fn block(self) -> (usize, usize) {
         match self {
             Self::F32 => (1, 4),
             Self::F16 | Self::Bf16 => (1, 2),
@@ -152,19 +152,24 @@ fn super_block(head: &[u8], quants: &[u8], high: impl Fn(usize, usize) -> u8, ou
     let (scale, least) = (number(head, 0), number(head, 2));
     let packed = &head[4..16];
     for part in 0..8 {
-        let (of_scale, of_least) = match part {
-            0..4 => (packed[part] & 63, packed[part + 4] & 63),
-            _ => (
-                (packed[part + 4] & 15) | (packed[part - 4] >> 6 << 4),
-                (packed[part + 4] >> 4) | (packed[part] >> 6 << 4),
-            ),
-        };
+        let (of_scale, of_least) = factors_of(packed, part);
         let (scale, least) = (scale * f32::from(of_scale), least * f32::from(of_least));
         let bytes = &quants[part / 2 * 32..part / 2 * 32 + 32];
         out.extend(bytes.iter().enumerate().map(|(i, byte)| {
             let low = if part % 2 == 0 { byte & 15 } else { byte >> 4 };
             scale * f32::from(low | high(part, i)) - least
         }));
+    }
+}
+
+/// The factors of scale and minimum of one of eight parts: six bits each, in twelve bytes.
+pub(super) fn factors_of(packed: &[u8], part: usize) -> (u8, u8) {
+    match part {
+        0..4 => (packed[part] & 63, packed[part + 4] & 63),
+        _ => (
+            (packed[part + 4] & 15) | (packed[part - 4] >> 6 << 4),
+            (packed[part + 4] >> 4) | (packed[part] >> 6 << 4),
+        ),
     }
 }
 

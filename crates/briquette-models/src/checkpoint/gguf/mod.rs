@@ -26,11 +26,17 @@ mod blocks;
 mod config;
 mod file;
 mod header;
+#[allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "places in a block are constants"
+)]
+mod quantized;
 mod tensors;
 mod value;
 mod vocabulary;
 
 pub(crate) use config::config_json;
 pub(crate) use file::Gguf;
-pub(crate) use tensors::tensors;
+pub(crate) use tensors::{StoredTensor, tensors};
 pub(crate) use vocabulary::{Template, chat_template, tokenizer_json};

@@ -2,19 +2,22 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, Read, Seek, SeekFrom},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
+use briquette::ops::QuantizedMatrix;
+use burn::tensor::Device;
 use burn_store::burn_pack::{Bytes, Error as PackError, Tensor};
 
 use super::{
     file::{Gguf, Place},
+    quantized,
     value::Value,
 };
 use crate::{Error, Result};
 
 /// The tensors by the names of a Hugging Face checkpoint, their bytes not read yet.
-pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, Tensor>> {
+pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, StoredTensor>> {
     let family = file.required("general.architecture", "a text", Value::text)?;
     let heads = |name: &str| {
         let key = format!("{family}.attention.{name}");
@@ -34,27 +37,66 @@ pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, Tensor>> {
             _ => None,
         };
         let order = permuted.map(|heads| row_order(name, place, heads)).transpose()?;
-        let checkpoint_name = checkpoint_name(name);
         let (path, place) = (file.path.clone(), place.clone());
-        let dtype = place.encoding.dtype();
-        let shape = place.shape.clone();
-        let count = shape.iter().product::<usize>();
-        let provider = move || {
-            let bytes =
-                read(&path, &place).map_err(|error| PackError::IoError(error.to_string()))?;
-            let plain = place.encoding.plain(bytes);
-            let plain = match &order {
-                Some(order) => reordered(&plain, order),
-                None => plain,
-            };
-            Ok(Bytes::from_bytes_vec(plain))
-        };
-        let length = count.saturating_mul(dtype.size());
-        let tensor =
-            Tensor::deferred(checkpoint_name.clone(), dtype, shape, None, length, provider);
-        tensors.insert(checkpoint_name, tensor);
+        tensors.insert(checkpoint_name(name), StoredTensor { path, place, order });
     }
     Ok(tensors)
+}
+
+/// A tensor of a file, and the order of its rows in a checkpoint if it is another.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredTensor {
+    path: PathBuf,
+    place: Place,
+    order: Option<Vec<usize>>,
+}
+
+impl StoredTensor {
+    /// The tensor with its blocks expanded, when it is read.
+    pub(crate) fn deferred(&self, name: String) -> Tensor {
+        let (dtype, shape) = (self.place.encoding.dtype(), self.place.shape.clone());
+        let length = shape.iter().product::<usize>().saturating_mul(dtype.size());
+        let stored = self.clone();
+        let provider = move || {
+            let bytes = stored.read().map_err(|error| PackError::IoError(error.to_string()))?;
+            Ok(Bytes::from_bytes_vec(stored.place.encoding.plain(bytes)))
+        };
+        Tensor::deferred(name, dtype, shape, None, length, provider)
+    }
+
+    /// Whether it is a matrix that can stay as it is stored.
+    pub(crate) fn is_quantized(&self) -> bool {
+        self.place.shape.len() == 2 && self.place.encoding.format().is_some()
+    }
+
+    /// Reads the matrix as it is stored; `None` if it cannot stay so.
+    ///
+    /// # Errors
+    /// [`Error::Read`], and [`Error::LoadTensor`] for what makes no matrix.
+    pub(crate) fn quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
+        let Place { shape, encoding, .. } = &self.place;
+        let (&[outputs, inputs], Some(format)) = (shape.as_slice(), encoding.format()) else {
+            return Ok(None);
+        };
+        let bytes =
+            self.read().map_err(|source| Error::Read { path: self.path.clone(), source })?;
+        let parts = quantized::parts(format, *encoding, &bytes);
+        match QuantizedMatrix::new(format, [outputs, inputs], parts, device) {
+            Ok(matrix) => Ok(Some(matrix)),
+            Err(error) => {
+                Err(Error::LoadTensor { tensor: name.into(), message: error.to_string() })
+            }
+        }
+    }
+
+    /// Its bytes, with rows in the order of the checkpoint.
+    fn read(&self) -> io::Result<Vec<u8>> {
+        let bytes = read(&self.path, &self.place)?;
+        Ok(match &self.order {
+            Some(order) => reordered(&bytes, order),
+            None => bytes,
+        })
+    }
 }
 
 impl Gguf {

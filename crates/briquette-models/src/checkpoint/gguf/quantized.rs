@@ -1,0 +1,109 @@
+use briquette::ops::{QuantizedParts, WeightFormat};
+use half::f16;
+
+use super::blocks::{Encoding, factors_of};
+
+impl Encoding {
+    /// The format of a matrix whose weights stay as they are stored; `None` for those that are
+    /// expanded.
+    pub(crate) fn format(self) -> Option<WeightFormat> {
+        match self {
+            Self::Q8_0 => Some(WeightFormat::Q8_0),
+            Self::Q4_0 => Some(WeightFormat::Q4_0),
+            Self::Q4_1 => Some(WeightFormat::Q4_1),
+            Self::Q4K => Some(WeightFormat::Q4K),
+            Self::F32 | Self::F16 | Self::Bf16 => None,
+            Self::Q5_0 | Self::Q5_1 | Self::Q5K | Self::Q6K => None,
+        }
+    }
+}
+
+/// Levels, scales, minima and factors of blocks, each for themselves. Bytes that are no whole block
+/// are left out.
+pub(super) fn parts(format: WeightFormat, encoding: Encoding, bytes: &[u8]) -> QuantizedParts {
+    let (numbers, size) = encoding.block();
+    let blocks = bytes.chunks_exact(size);
+    let mut parts = QuantizedParts::default();
+    parts.words.reserve(blocks.len().saturating_mul(format.words(numbers)));
+    for block in blocks {
+        let (scale, rest) = half(block);
+        parts.scales.push(scale);
+        match format {
+            WeightFormat::Q4_1 => {
+                let (min, levels) = half(rest);
+                parts.mins.push(min);
+                parts.words.extend(words(levels));
+            }
+            WeightFormat::Q4K => {
+                let (min, rest) = half(rest);
+                parts.mins.push(min);
+                let (packed, levels) = rest.split_at(12);
+                let factors = [0, 1, 2, 3, 4, 5, 6, 7].map(|part| factors_of(packed, part));
+                parts.factors.extend(words(&factors.map(|(of_scale, _)| of_scale)));
+                parts.factors.extend(words(&factors.map(|(_, of_min)| of_min)));
+                let (pairs, _) = levels.as_chunks::<32>();
+                for pair in pairs {
+                    parts.words.extend(words(&side(pair, |byte| byte & 15)));
+                    parts.words.extend(words(&side(pair, |byte| byte >> 4)));
+                }
+            }
+            _ => parts.words.extend(words(rest)),
+        }
+    }
+    parts
+}
+
+fn half(block: &[u8]) -> (f16, &[u8]) {
+    let ([low, high], rest) = match block.split_first_chunk() {
+        Some((bytes, rest)) => (*bytes, rest),
+        None => ([0, 0], block),
+    };
+    (f16::from_le_bytes([low, high]), rest)
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = i32> {
+    let (words, _) = bytes.as_chunks();
+    words.iter().map(|bytes| i32::from_le_bytes(*bytes))
+}
+
+/// One half of each of 32 bytes, the first 16 in the lower halves of the result.
+fn side(bytes: &[u8; 32], half: impl Fn(u8) -> u8) -> [u8; 16] {
+    std::array::from_fn(|place| half(bytes[place]) | half(bytes[place + 16]) << 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use briquette::ops::QuantizedMatrix;
+    use safetensors::SafeTensors;
+
+    use super::*;
+
+    /// Blocks by the Python package `gguf`, made by `tests/goldens/gguf_files.py`.
+    #[test]
+    fn blocks_that_stay_are_those_of_the_python_package() {
+        let golden = include_bytes!("../../../tests/fixtures/gguf/blocks.safetensors");
+        let golden = SafeTensors::deserialize(golden).unwrap();
+        let kinds = [("Q8_0", 8), ("Q4_0", 2), ("Q4_1", 3), ("Q4_K", 12)];
+        for (name, kind) in kinds {
+            let encoding = Encoding::numbered(kind).unwrap();
+            let format = encoding.format().unwrap();
+            let blocks = golden.tensor(&format!("{name}.blocks")).unwrap();
+            let numbers = golden.tensor(&format!("{name}.numbers")).unwrap();
+            let expected: Vec<f32> = numbers
+                .data()
+                .as_chunks()
+                .0
+                .iter()
+                .map(|bytes| f32::from_le_bytes(*bytes))
+                .collect();
+            let parts = parts(format, encoding, blocks.data());
+            let device = briquette::device::open("flex").unwrap();
+            let dims = [expected.len() / format.group(), format.group()];
+            let matrix = QuantizedMatrix::new(format, dims, parts, &device).unwrap();
+            let found: Vec<f32> = matrix.dequantize().into_data().try_to_vec().unwrap();
+            assert_eq!(found, expected, "{name}");
+            let size = matrix.bytes() as f64 / blocks.data().len() as f64;
+            assert!(size < 1.03, "{name} takes {size} times its bytes in the file");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+use std::sync::Arc;
+
+use burn::{
+    module::{Module, Param},
+    tensor::Tensor,
+};
+
+use briquette::ops::{Ops, QuantizedLinearInput, QuantizedMatrix};
+
+use crate::Result;
+
+/// A linear layer whose weights stay quantized: [`ModelOps::quantized_linear`] reads them as they
+/// lie.
+///
+/// [`ModelOps::quantized_linear`]: briquette::ops::ModelOps::quantized_linear
+#[derive(Module, Debug)]
+pub(crate) struct QuantizedLinear {
+    /// `[outputs, inputs]`
+    #[module(skip)]
+    pub(crate) weight: Arc<QuantizedMatrix>,
+    /// `[outputs]`
+    pub(crate) bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    pub(crate) ops: Arc<dyn Ops>,
+}
+
+impl QuantizedLinear {
+    /// `[.., inputs]` -> `[.., outputs]`
+    pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
+        let bias = self.bias.as_ref().map(|bias| bias.val());
+        multiply(x, &self.weight, bias, self.ops.as_ref())
+    }
+}
+
+/// `[.., inputs]` -> `[.., outputs]`
+pub(crate) fn multiply<const D: usize>(
+    x: Tensor<D>,
+    weight: &QuantizedMatrix,
+    bias: Option<Tensor<1>>,
+    ops: &dyn Ops,
+) -> Result<Tensor<D>> {
+    let mut dims = x.dims();
+    let rows = dims[..D - 1].iter().product::<usize>();
+    let x = x.reshape([rows, dims[D - 1]]);
+    dims[D - 1] = weight.dims()[0];
+    let input = QuantizedLinearInput { x, weight: weight.clone(), bias };
+    Ok(ops.quantized_linear(input).map_err(briquette::Error::from)?.reshape(dims))
+}

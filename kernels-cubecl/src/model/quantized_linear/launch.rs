@@ -1,0 +1,100 @@
+use briquette_ops::WeightFormat;
+use burn::{
+    backend::{TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Shape},
+};
+use burn_cubecl::{
+    CubeBackend, kernel::into_contiguous, ops::numeric::empty_device_dtype, tensor::CubeTensor,
+};
+use cubecl::prelude::{CubeCount, CubeDim};
+
+use super::{
+    super::linear::operands::Added,
+    kernel::{self, ProductBlueprint, ROWS, UNITS},
+    operands::{Minima, Weights},
+    weights::{PIECE, WeightsBlueprint},
+};
+
+/// Words, scales, minima and factors; of what a format has not another tensor stands in.
+fn tensors(weights: Weights<CubeBackend>) -> [CubeTensor; 4] {
+    let Weights { words, scales, minima } = weights;
+    let (mins, factors) = match minima {
+        Minima::Nothing => (scales.clone(), words.clone()),
+        Minima::OfGroups { mins } => (mins, words.clone()),
+        Minima::WithFactors { mins, factors } => (mins, factors),
+    };
+    [words, scales, mins, factors].map(into_contiguous)
+}
+
+/// Units that share the weights of an output.
+pub(super) fn lanes(format: WeightsBlueprint, inputs: usize) -> usize {
+    (inputs / format.of_piece()).next_power_of_two().clamp(4, 32)
+}
+
+pub(super) fn launch_product(
+    x: CubeTensor,
+    weights: Weights<CubeBackend>,
+    added: Added<CubeBackend>,
+    format: WeightFormat,
+) -> CubeTensor {
+    let x = into_contiguous(x);
+    let [words, scales, mins, factors] = tensors(weights);
+    let (rows, inputs, outputs) = (x.shape()[0], x.shape()[1], words.shape()[0]);
+    let shape = Shape::from([rows, outputs]);
+    let output = empty_device_dtype(x.client.clone(), x.device.clone(), shape, x.dtype);
+    let (biased, bias) = match added {
+        Added::Bias { bias } => (true, bias),
+        // Never looked at.
+        Added::Nothing => (false, x.clone()),
+    };
+    let weights = WeightsBlueprint::of(format);
+    let lanes = lanes(weights, inputs);
+    let blueprint = ProductBlueprint { weights, lanes, rows: rows.min(ROWS), biased };
+    let types = [x.dtype, scales.dtype].map(dtype_to_storage_type);
+    let cubes = [outputs.div_ceil(blueprint.outputs()), rows.div_ceil(blueprint.rows)];
+    kernel::product::launch(
+        &x.client.clone(),
+        CubeCount::Static(cubes[0] as u32, cubes[1] as u32, 1),
+        CubeDim::new_1d(UNITS as u32),
+        PIECE,
+        x.into_tensor_arg(),
+        words.into_tensor_arg(),
+        scales.into_tensor_arg(),
+        mins.into_tensor_arg(),
+        factors.into_tensor_arg(),
+        bias.into_tensor_arg(),
+        output.clone().into_tensor_arg(),
+        blueprint,
+        types,
+    );
+    output
+}
+
+pub(super) fn launch_expand(
+    weights: Weights<CubeBackend>,
+    format: WeightFormat,
+    inputs: usize,
+    dtype: DType,
+) -> CubeTensor {
+    let [words, scales, mins, factors] = tensors(weights);
+    let outputs = words.shape()[0];
+    let blueprint = WeightsBlueprint::of(format);
+    let shape = Shape::from([inputs, outputs]);
+    let expanded = empty_device_dtype(words.client.clone(), words.device.clone(), shape, dtype);
+    let types = [dtype, scales.dtype].map(dtype_to_storage_type);
+    let cubes = [outputs.div_ceil(UNITS), inputs / blueprint.of_piece()];
+    kernel::expand::launch(
+        &words.client.clone(),
+        CubeCount::Static(cubes[0] as u32, cubes[1] as u32, 1),
+        CubeDim::new_1d(UNITS as u32),
+        PIECE,
+        words.into_tensor_arg(),
+        scales.into_tensor_arg(),
+        mins.into_tensor_arg(),
+        factors.into_tensor_arg(),
+        expanded.clone().into_tensor_arg(),
+        blueprint,
+        types,
+    );
+    expanded
+}

@@ -1,0 +1,74 @@
+mod backend;
+mod kernel;
+mod launch;
+mod operands;
+mod weights;
+
+use briquette_ops::{QuantizedLinearInput, QuantizedMatrix, Result};
+use burn::{
+    backend::Dispatch,
+    tensor::{DType, Tensor},
+};
+
+use self::{
+    backend::QuantizedLinearBackend,
+    kernel::{OUTPUTS, ROWS, UNITS},
+    operands::Weights,
+    weights::WeightsBlueprint,
+};
+use super::linear::operands::Added;
+use crate::common::check::Check;
+
+/// Rows of `x` that [`quantized_linear`] takes at most.
+pub const MOST_QUANTIZED_LINEAR_ROWS: usize = 32;
+
+/// The product of rows with a matrix of quantized weights, `[rows, outputs]`, of the type of `x`.
+/// Sums are f32 and rounded once.
+///
+/// For few rows, which a decode step has, reading the weights is all that it costs, and they are
+/// read as they lie: 16 bytes of a row at a time, 32 or 16 levels, by 4 to 32 units beside each
+/// other, each with two rows of weights. Levels become f32 exactly, are multiplied with up to four
+/// rows of `x`, and the sum of a piece takes the scale and the minimum of its block. Weights are
+/// read once for each four rows, from caches after the first time. No atomics: two runs give the
+/// same bits.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no row, there are
+/// more than [`MOST_QUANTIZED_LINEAR_ROWS`], or the device has no kernels or cannot launch so much.
+pub fn quantized_linear(input: QuantizedLinearInput) -> Result<Tensor<2>> {
+    let check = Check::new("quantized_linear", &input.x.device())?;
+    input.check()?;
+    let QuantizedLinearInput { x, weight, bias } = input;
+    let (rows, [outputs, _]) = (x.dims()[0], weight.dims());
+    check.value("rows", rows, rows > 0, "1 or more")?;
+    check.at_most("rows", rows, MOST_QUANTIZED_LINEAR_ROWS)?;
+    check_matrix(&check, &weight)?;
+    check.cubes([outputs.div_ceil(OUTPUTS * UNITS / 32), rows.div_ceil(ROWS), 1])?;
+    check.tensors(7)?;
+    let added = match bias {
+        Some(bias) => Added::Bias { bias: bias.into_dispatch() },
+        None => Added::Nothing,
+    };
+    let (weights, format) = (Weights::of(&weight), weight.format());
+    Ok(Tensor::from_dispatch(Dispatch::quantized_linear(x.into_dispatch(), weights, added, format)))
+}
+
+/// Quantized weights as numbers of a type, `[inputs, outputs]`: what a product of many rows is made
+/// with.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if the device has no kernels or cannot launch so much.
+pub fn dequantize(weight: &QuantizedMatrix, dtype: DType) -> Result<Tensor<2>> {
+    let check = Check::new("dequantize", &weight.device())?;
+    check_matrix(&check, weight)?;
+    let ([outputs, inputs], format) = (weight.dims(), weight.format());
+    let pieces = inputs / WeightsBlueprint::of(format).of_piece();
+    check.cubes([outputs.div_ceil(UNITS), pieces, 1])?;
+    check.tensors(5)?;
+    let expanded = Dispatch::expand_weights(Weights::of(weight), format, inputs, dtype);
+    Ok(Tensor::from_dispatch(expanded))
+}
+
+fn check_matrix(check: &Check, weight: &QuantizedMatrix) -> Result<()> {
+    check.countable("weight", &weight.dims())
+}

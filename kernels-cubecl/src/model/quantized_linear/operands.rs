@@ -1,0 +1,63 @@
+//! Tensors of the operation that belong together.
+
+use briquette_ops::{QuantizedMatrix, WeightFormat};
+use burn::backend::{
+    Backend, Dispatch, ExtensionType,
+    tensor::{FloatTensor, IntTensor},
+};
+
+use super::weights::WeightsBlueprint;
+
+/// Numbers of a quantized matrix, as in [`QuantizedMatrix`].
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) struct Weights<B: Backend> {
+    pub(super) words: IntTensor<B>,
+    pub(super) scales: FloatTensor<B>,
+    #[extension_type]
+    pub(super) minima: Minima<B>,
+}
+
+/// Minima of groups, and factors of their blocks.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) enum Minima<B: Backend> {
+    Nothing,
+    OfGroups { mins: FloatTensor<B> },
+    WithFactors { mins: FloatTensor<B>, factors: IntTensor<B> },
+}
+
+impl Weights<Dispatch> {
+    pub(super) fn of(matrix: &QuantizedMatrix) -> Self {
+        let minima = match (matrix.mins(), matrix.factors()) {
+            (Some(mins), Some(factors)) => Minima::WithFactors {
+                mins: mins.clone().into_dispatch(),
+                factors: factors.clone().into_dispatch(),
+            },
+            (Some(mins), None) => Minima::OfGroups { mins: mins.clone().into_dispatch() },
+            (None, _) => Minima::Nothing,
+        };
+        Self {
+            words: matrix.words().clone().into_dispatch(),
+            scales: matrix.scales().clone().into_dispatch(),
+            minima,
+        }
+    }
+}
+
+impl WeightsBlueprint {
+    pub(super) fn of(format: WeightFormat) -> Self {
+        let zero = match (format.bits(), format) {
+            (8, _) => 128,
+            (_, WeightFormat::Q4_0 | WeightFormat::Q4Group128) => 8,
+            _ => 0,
+        };
+        Self {
+            bits: format.bits(),
+            zero,
+            group: format.group(),
+            has_min: format.has_min(),
+            has_factors: format.has_factors(),
+        }
+    }
+}
