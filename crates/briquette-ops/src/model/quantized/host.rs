@@ -24,8 +24,8 @@ const FEW_ROWS: usize = 8;
 /// Numbers of a panel of weights that are expanded at a time: 1 MiB.
 const PANEL: usize = 1 << 18;
 
-/// `[rows, inputs]` -> `[rows, outputs]`, in f32. A row of weights is read once for all rows of `x`,
-/// where these are few; else a panel of rows at a time is expanded, and multiplied by Burn.
+/// `[rows, inputs]` -> `[rows, outputs]`, in f32. A row of weights is read once for all rows of
+/// `x`, where these are few; else a panel of rows at a time is expanded, and multiplied by Burn.
 pub(super) fn product(x: Tensor<2>, weight: &QuantizedMatrix) -> Result<Tensor<2>> {
     let (device, [rows, _]) = (x.device(), x.dims());
     let matrix = HostMatrix::read(weight)?;
