@@ -109,9 +109,7 @@ impl Model {
         }
         Ok(model.merge_projections())
     }
-}
 
-impl Model {
     /// Takes the matrices that stay as they are stored.
     fn keep_quantized(&mut self, weights: &Weights, device: &Device, dtype: DType) -> Result<()> {
         let architecture = self.config().architecture;

@@ -93,6 +93,16 @@ impl View<f32> {
     }
 }
 
+#[cfg(feature = "flex")]
+impl View<f16> {
+    fn shared<const D: usize>(x: &Tensor<D>) -> Option<Self> {
+        if !is_host(&x.device()) || x.dtype() != DType::F16 {
+            return None;
+        }
+        lying(x.clone().try_into_primitive::<Flex>().ok()?)
+    }
+}
+
 impl View<u8> {
     /// The bytes of 32-bit integers.
     fn shared<const D: usize>(x: &Tensor<D, Int>) -> Option<Self> {
@@ -131,11 +141,7 @@ impl HostInput {
     /// The numbers of a tensor of the host, in f16.
     #[cfg(feature = "flex")]
     pub(crate) fn halves<const D: usize>(self, x: &Tensor<D>) -> Result<View<f16>> {
-        let shared = || {
-            let is_f16 = is_host(&x.device()) && x.dtype() == DType::F16;
-            is_f16.then(|| lying(x.clone().try_into_primitive::<Flex>().ok()?)).flatten()
-        };
-        if let Some(view) = shared() {
+        if let Some(view) = View::<f16>::shared(x) {
             return Ok(view);
         }
         let numbers = x.clone().cast(DType::F16).try_into_vec_as();

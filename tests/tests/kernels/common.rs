@@ -6,7 +6,7 @@ use briquette::ops::{OpError, Ops, Result};
 use briquette_kernels::{Kernels, supports};
 use briquette_tests::{
     backends::{Backend, DEVICES, backends},
-    inputs::round,
+    inputs::{Noise, round},
     session::tolerance,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
@@ -138,4 +138,42 @@ pub(crate) fn integers(list: &[usize], device: &Device) -> Tensor<1, Int> {
     let list: Vec<i64> = list.iter().map(|&number| number as i64).collect();
     let length = list.len();
     Tensor::from_data(TensorData::new(list, [length]), device)
+}
+
+/// Draws a matrix of normal noise.
+pub(crate) fn noise_matrix(
+    noise: &mut Noise,
+    [rows, columns]: [usize; 2],
+    dtype: DType,
+    device: &Device,
+) -> Tensor<2> {
+    noise.tensor([1, 1, rows, columns], device).reshape([rows, columns]).cast(dtype)
+}
+
+/// The same numbers in f64.
+pub(crate) fn f64s(numbers: Vec<f32>) -> Vec<f64> {
+    numbers.into_iter().map(f64::from).collect()
+}
+
+/// Holds products to what they are, and how large their terms are together. Sums are f32 and
+/// rounded once: to the next number, or the one beyond where the sum is off by its own rounding,
+/// and by `more` of its terms.
+pub(crate) fn assert_products(
+    found: &[f32],
+    expected: &[(f64, f64)],
+    more: f64,
+    dtype: DType,
+    what: &str,
+) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (index, (found, (sum, size))) in found.iter().zip(expected).enumerate() {
+        let slack = (2e-6 + more) * size;
+        let low = round(sum - slack, dtype) - slack;
+        let high = round(sum + slack, dtype) + slack;
+        let own = f64::from(*found);
+        assert!(
+            (low..=high).contains(&own),
+            "{own} at {index}, expected {low} to {high}, {what}, {dtype:?}"
+        );
+    }
 }

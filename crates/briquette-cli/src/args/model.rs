@@ -41,21 +41,6 @@ pub(crate) enum Dtype {
     Bf16,
 }
 
-impl ModelArgs {
-    /// The type to load a model in on a device: the one named, or the file's. Files that cannot be
-    /// read are told of when the model is.
-    fn dtype_on(&self, dir: &Path, device: &Device) -> run::Dtype {
-        if let Some(dtype) = self.dtype {
-            return dtype.into();
-        }
-        match Model::default_dtype(dir, device) {
-            Ok(DType::F16) => run::Dtype::F16,
-            Ok(DType::BF16) => run::Dtype::Bf16,
-            Ok(_) | Err(_) => run::Dtype::F32,
-        }
-    }
-}
-
 impl From<Dtype> for run::Dtype {
     fn from(dtype: Dtype) -> Self {
         match dtype {
@@ -117,6 +102,19 @@ impl ModelArgs {
         Ok(Loaded { model, tokenizer, dir, device: name, dtype, other_weights })
     }
 
+    /// The type to load a model in on a device: the one named, or the file's. Files that cannot be
+    /// read are told of when the model is.
+    fn dtype_on(&self, dir: &Path, device: &Device) -> run::Dtype {
+        if let Some(dtype) = self.dtype {
+            return dtype.into();
+        }
+        match Model::default_dtype(dir, device) {
+            Ok(DType::F16) => run::Dtype::F16,
+            Ok(DType::BF16) => run::Dtype::Bf16,
+            Ok(_) | Err(_) => run::Dtype::F32,
+        }
+    }
+
     /// The folder of the model, which need not be there.
     pub(crate) fn dir_or_embedded(&self) -> Result<PathBuf> {
         self.model.clone().map_or_else(|| self.dir(), Ok)
@@ -130,12 +128,11 @@ impl ModelArgs {
     /// The type of weights, activations and cache. A device or a model that is not there is told of
     /// when it is opened.
     pub(crate) fn dtype(&self) -> &'static str {
-        let opened = open_device(self.device()).and_then(|(_, device)| Ok((self.dir()?, device)));
-        match (opened, self.dtype) {
-            (Ok((dir, device)), None) => self.dtype_on(&dir, &device),
-            (_, dtype) => dtype.map_or(run::Dtype::F32, run::Dtype::from),
-        }
-        .name()
+        let of_file = || {
+            let (_, device) = open_device(self.device()).ok()?;
+            Some(self.dtype_on(&self.dir().ok()?, &device))
+        };
+        self.dtype.map(run::Dtype::from).or_else(of_file).unwrap_or_default().name()
     }
 
     /// Bits that weights are quantized to.

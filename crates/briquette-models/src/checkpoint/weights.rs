@@ -124,18 +124,18 @@ impl Weights {
     /// The type that most numbers have, of those that do not stay quantized; of equally many the
     /// widest.
     pub(crate) fn most_common_type(&self) -> Option<DType> {
-        let mut numbers: BTreeMap<usize, (usize, DType)> = BTreeMap::new();
-        let tensors = self.files.iter().flat_map(|(_, tensors)| tensors);
-        for (_, tensor) in tensors.filter(|(name, _)| !self.quantized.contains_key(*name)) {
-            let count = tensor.shape.iter().product::<usize>();
-            // Those of two bytes are told apart.
-            let order = tensor.dtype.size().saturating_mul(2);
-            let order = order.saturating_sub(usize::from(tensor.dtype == DType::BF16));
-            let of_type = numbers.entry(order).or_insert((0, tensor.dtype));
-            of_type.0 = of_type.0.saturating_add(count);
-        }
-        let most = numbers.into_iter().max_by_key(|(order, (count, _))| (*count, *order));
-        most.map(|(_, (_, dtype))| dtype)
+        let tensors = || self.files.iter().flat_map(|(_, tensors)| tensors);
+        let numbers = |dtype: DType| {
+            let own = tensors().filter(|(name, tensor)| {
+                tensor.dtype == dtype && !self.quantized.contains_key(*name)
+            });
+            let counts = own.map(|(_, tensor)| tensor.shape.iter().product::<usize>());
+            counts.fold(0, usize::saturating_add)
+        };
+        let all =
+            [DType::BF16, DType::F16, DType::F32, DType::F64].map(|dtype| (numbers(dtype), dtype));
+        let most = all.into_iter().filter(|(count, _)| *count > 0).max_by_key(|(count, _)| *count);
+        most.map(|(_, dtype)| dtype)
     }
 
     /// The longest side of a tensor that holds something.

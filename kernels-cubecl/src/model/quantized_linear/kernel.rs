@@ -1,6 +1,7 @@
+use briquette_ops::WeightFormat;
 use cubecl::prelude::*;
 
-use super::weights::{BLOCK, PIECE, WeightsBlueprint, level, min_of, scale_of, unsigned};
+use super::weights::{BLOCK, HALF, PIECE, level, min_of, of_piece, scale_of, unsigned};
 
 /// Units of a cube.
 pub(super) const UNITS: usize = 128;
@@ -12,7 +13,7 @@ pub(super) const ROWS: usize = 4;
 /// Compile-time parameters of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ProductBlueprint {
-    pub(super) weights: WeightsBlueprint,
+    pub(super) format: WeightFormat,
     /// Units that share the weights of an output.
     pub(super) lanes: usize,
     /// Rows of `x` of a unit.
@@ -46,15 +47,15 @@ pub(super) fn product<E: Float, S: Float, N: Size>(
     #[comptime] blueprint: ProductBlueprint,
     #[define(E, S)] _types: [ElemType; 2],
 ) {
-    let format = comptime!(blueprint.weights);
+    let format = comptime!(blueprint.format);
     let lanes = comptime!(blueprint.lanes);
     let (rows, inputs, outputs) = (x.shape(0), x.shape(1), words.shape(0));
     let unit = UNIT_POS as usize;
     let lane = unit % lanes;
     let first = CUBE_POS_X as usize * comptime!(blueprint.outputs()) + unit / lanes * OUTPUTS;
     let first_row = CUBE_POS_Y as usize * blueprint.rows;
-    let of_piece = comptime!(format.of_piece());
-    let pieces = inputs / of_piece;
+    let width = comptime!(of_piece(format));
+    let pieces = inputs / width;
 
     let mut sums = Array::<f32>::new(comptime!(blueprint.sums()));
     #[unroll]
@@ -63,20 +64,16 @@ pub(super) fn product<E: Float, S: Float, N: Size>(
     }
     let mut piece = lane;
     while piece < pieces {
-        let block = piece * of_piece / BLOCK;
+        let block = piece * width / BLOCK;
         #[unroll]
         for output in 0..OUTPUTS {
             let row = (first + output).min(outputs - 1);
             let levels = words[(row * words.stride(0)) / PIECE + piece];
             let scale = scale_of::<S>(scales, factors, row, block, format);
-            let min = if comptime!(format.has_min) {
-                min_of::<S>(mins, factors, row, block, format)
-            } else {
-                f32::new(0.0)
-            };
+            let min = min_of::<S>(mins, factors, row, block, format);
             #[unroll]
             for own in 0..blueprint.rows {
-                let of_x = (first_row + own).min(rows - 1) * x.stride(0) + piece * of_piece;
+                let of_x = (first_row + own).min(rows - 1) * x.stride(0) + piece * width;
                 let at = of_x / PIECE;
                 let mut product = f32::new(0.0);
                 let mut total = f32::new(0.0);
@@ -88,18 +85,18 @@ pub(super) fn product<E: Float, S: Float, N: Size>(
                     for place in 0..4usize {
                         let number = low.extract(place);
                         product += number * level(levels, comptime!(8 * place), format);
-                        if comptime!(format.has_min) {
+                        if comptime!(format.has_min()) {
                             total += number;
                         }
                     }
-                    if comptime!(format.bits == 4) {
-                        let beyond = comptime!(format.upper() / PIECE);
+                    if comptime!(format.bits() == 4) {
+                        let beyond = comptime!(HALF / PIECE);
                         let high = Vector::<f32, N>::cast_from(x[at + beyond + word]);
                         #[unroll]
                         for place in 0..4usize {
                             let number = high.extract(place);
                             product += number * level(levels, comptime!(8 * place + 4), format);
-                            if comptime!(format.has_min) {
+                            if comptime!(format.has_min()) {
                                 total += number;
                             }
                         }
@@ -159,34 +156,30 @@ pub(super) fn expand<E: Float, S: Float, N: Size>(
     mins: &Tensor<S>,
     factors: &Tensor<i32>,
     weights: &mut Tensor<E>,
-    #[comptime] format: WeightsBlueprint,
+    #[comptime] format: WeightFormat,
     #[define(E, S)] _types: [ElemType; 2],
 ) {
     let (inputs, outputs) = (weights.shape(0), weights.shape(1));
-    let of_piece = comptime!(format.of_piece());
+    let width = comptime!(of_piece(format));
     let row = CUBE_POS_X as usize * UNITS + UNIT_POS as usize;
     let piece = CUBE_POS_Y as usize;
-    if row < outputs && piece < inputs / of_piece {
-        let block = piece * of_piece / BLOCK;
+    if row < outputs && piece < inputs / width {
+        let block = piece * width / BLOCK;
         let levels = words[(row * words.stride(0)) / PIECE + piece];
         let scale = scale_of::<S>(scales, factors, row, block, format);
-        let min = if comptime!(format.has_min) {
-            min_of::<S>(mins, factors, row, block, format)
-        } else {
-            f32::new(0.0)
-        };
+        let min = min_of::<S>(mins, factors, row, block, format);
         let next = weights.stride(0);
         #[unroll]
         for word in 0..PIECE {
             let levels = unsigned(levels.extract(word), format);
-            let to = (piece * of_piece + comptime!(4 * word)) * next + row * weights.stride(1);
+            let to = (piece * width + comptime!(4 * word)) * next + row * weights.stride(1);
             #[unroll]
             for place in 0..4usize {
                 let weight = level(levels, comptime!(8 * place), format) * scale + min;
                 weights[to + place * next] = E::cast_from(weight);
-                if comptime!(format.bits == 4) {
+                if comptime!(format.bits() == 4) {
                     let weight = level(levels, comptime!(8 * place + 4), format) * scale + min;
-                    let beyond = comptime!(place + format.upper()) * next;
+                    let beyond = comptime!(place + HALF) * next;
                     weights[to + beyond] = E::cast_from(weight);
                 }
             }

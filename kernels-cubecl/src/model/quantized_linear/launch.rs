@@ -12,7 +12,7 @@ use super::{
     super::linear::operands::Added,
     kernel::{self, ProductBlueprint, ROWS, UNITS},
     operands::{Minima, Weights},
-    weights::{PIECE, WeightsBlueprint},
+    weights::{PIECE, of_piece},
 };
 
 /// Words, scales, minima and factors; of what a format has not another tensor stands in.
@@ -27,8 +27,8 @@ fn tensors(weights: Weights<CubeBackend>) -> [CubeTensor; 4] {
 }
 
 /// Units that share the weights of an output.
-pub(super) fn lanes(format: WeightsBlueprint, inputs: usize) -> usize {
-    (inputs / format.of_piece()).next_power_of_two().clamp(4, 32)
+fn lanes(format: WeightFormat, inputs: usize) -> usize {
+    (inputs / of_piece(format)).next_power_of_two().clamp(4, 32)
 }
 
 pub(super) fn launch_product(
@@ -47,9 +47,8 @@ pub(super) fn launch_product(
         // Never looked at.
         Added::Nothing => (false, x.clone()),
     };
-    let weights = WeightsBlueprint::of(format);
-    let lanes = lanes(weights, inputs);
-    let blueprint = ProductBlueprint { weights, lanes, rows: rows.min(ROWS), biased };
+    let lanes = lanes(format, inputs);
+    let blueprint = ProductBlueprint { format, lanes, rows: rows.min(ROWS), biased };
     let types = [x.dtype, scales.dtype].map(dtype_to_storage_type);
     let cubes = [outputs.div_ceil(blueprint.outputs()), rows.div_ceil(blueprint.rows)];
     kernel::product::launch(
@@ -78,11 +77,10 @@ pub(super) fn launch_expand(
 ) -> CubeTensor {
     let [words, scales, mins, factors] = tensors(weights);
     let outputs = words.shape()[0];
-    let blueprint = WeightsBlueprint::of(format);
     let shape = Shape::from([inputs, outputs]);
     let expanded = empty_device_dtype(words.client.clone(), words.device.clone(), shape, dtype);
     let types = [dtype, scales.dtype].map(dtype_to_storage_type);
-    let cubes = [outputs.div_ceil(UNITS), inputs / blueprint.of_piece()];
+    let cubes = [outputs.div_ceil(UNITS), inputs / of_piece(format)];
     kernel::expand::launch(
         &words.client.clone(),
         CubeCount::Static(cubes[0] as u32, cubes[1] as u32, 1),
@@ -93,7 +91,7 @@ pub(super) fn launch_expand(
         mins.into_tensor_arg(),
         factors.into_tensor_arg(),
         expanded.clone().into_tensor_arg(),
-        blueprint,
+        format,
         types,
     );
     expanded

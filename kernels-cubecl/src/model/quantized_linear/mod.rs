@@ -14,7 +14,7 @@ use self::{
     backend::QuantizedLinearBackend,
     kernel::{OUTPUTS, ROWS, UNITS},
     operands::Weights,
-    weights::WeightsBlueprint,
+    weights::of_piece,
 };
 use super::linear::operands::Added;
 use crate::common::check::Check;
@@ -62,7 +62,7 @@ pub fn dequantize(weight: &QuantizedMatrix, dtype: DType) -> Result<Tensor<2>> {
     let check = Check::new("dequantize", &weight.device())?;
     check_matrix(&check, weight)?;
     let ([outputs, inputs], format) = (weight.dims(), weight.format());
-    let pieces = inputs / WeightsBlueprint::of(format).of_piece();
+    let pieces = inputs / of_piece(format);
     check.cubes([outputs.div_ceil(UNITS), pieces, 1])?;
     check.tensors(5)?;
     let expanded = Dispatch::expand_weights(Weights::of(weight), format, inputs, dtype);

@@ -1,12 +1,10 @@
 //! Tensors of the operation that belong together.
 
-use briquette_ops::{QuantizedMatrix, WeightFormat};
+use briquette_ops::QuantizedMatrix;
 use burn::backend::{
     Backend, Dispatch, ExtensionType,
     tensor::{FloatTensor, IntTensor},
 };
-
-use super::weights::WeightsBlueprint;
 
 /// Numbers of a quantized matrix, as in [`QuantizedMatrix`].
 #[derive(ExtensionType)]
@@ -41,23 +39,6 @@ impl Weights<Dispatch> {
             words: matrix.words().clone().into_dispatch(),
             scales: matrix.scales().clone().into_dispatch(),
             minima,
-        }
-    }
-}
-
-impl WeightsBlueprint {
-    pub(super) fn of(format: WeightFormat) -> Self {
-        let zero = match (format.bits(), format) {
-            (8, _) => 128,
-            (_, WeightFormat::Q4_0 | WeightFormat::Q4Group128) => 8,
-            _ => 0,
-        };
-        Self {
-            bits: format.bits(),
-            zero,
-            group: format.group(),
-            has_min: format.has_min(),
-            has_factors: format.has_factors(),
         }
     }
 }

@@ -5,11 +5,11 @@ use briquette::ops::{LinearInput, OpError};
 use briquette_kernels::{MOST_LINEAR_ROWS, linear};
 use briquette_tests::{
     backends::{backends, host},
-    inputs::{Noise, round},
+    inputs::Noise,
 };
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::common::{numbers, poison};
+use crate::common::{assert_products, f64s, noise_matrix, numbers, poison};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -50,12 +50,9 @@ impl Case {
     fn draw(self, dtype: DType, device: &Device) -> Drawn {
         let Self { rows, inputs, outputs, bias } = self;
         let mut noise = Noise::new((rows * 31 + inputs) as u64);
-        let mut tensor = |rows, columns| {
-            noise.tensor([1, 1, rows, columns], device).reshape([rows, columns]).cast(dtype)
-        };
+        let mut tensor = |rows, columns| noise_matrix(&mut noise, [rows, columns], dtype, device);
         let (x, weight) = (tensor(rows, inputs), tensor(inputs, outputs));
         let bias = bias.then(|| tensor(1, outputs).reshape([outputs]));
-        let f64s = |list: Vec<f32>| list.into_iter().map(f64::from).collect::<Vec<f64>>();
         let (of_x, of_weight) = (f64s(numbers(x.clone())), f64s(numbers(weight.clone())));
         let of_bias = bias.clone().map_or(vec![0.0; outputs], |bias| f64s(numbers(bias)));
         let expected = (0..rows * outputs).map(|place| {
@@ -70,8 +67,6 @@ impl Case {
 }
 
 impl Drawn {
-    /// Sums are f32 and rounded once: to the next number, or the one beyond where the sum is off by
-    /// its own rounding.
     fn check(&self, call: LinearInput, dtype: DType, what: &str) -> Vec<f32> {
         poison(&call.x.device(), &[self.expected.len(), self.expected.len() * 4]);
         let dims = [call.x.dims()[0], call.weight.dims()[1]];
@@ -79,16 +74,7 @@ impl Drawn {
         assert_eq!(found.dims(), dims, "{what}");
         assert_eq!(found.dtype(), dtype, "{what}");
         let found = numbers(found);
-        for (index, (found, (sum, size))) in found.iter().zip(&self.expected).enumerate() {
-            let slack = 2e-6 * size;
-            let low = round(sum - slack, dtype) - slack;
-            let high = round(sum + slack, dtype) + slack;
-            let own = f64::from(*found);
-            assert!(
-                (low..=high).contains(&own),
-                "{own} at {index}, expected {low} to {high}, {what}, {dtype:?}"
-            );
-        }
+        assert_products(&found, &self.expected, 0.0, dtype, what);
         found
     }
 }

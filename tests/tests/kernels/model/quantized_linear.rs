@@ -7,13 +7,13 @@ use briquette::ops::{
 use briquette_kernels::{MOST_QUANTIZED_LINEAR_ROWS, dequantize, quantized_linear};
 use briquette_tests::{
     backends::{backends, host},
-    inputs::{Noise, round},
+    inputs::Noise,
 };
 use burn::tensor::{DType, Device, Int, Tensor, f16};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{numbers, poison};
+use crate::common::{assert_products, f64s, noise_matrix, numbers, poison};
 
 const FORMATS: [WeightFormat; 6] = [
     WeightFormat::Q8_0,
@@ -127,10 +127,6 @@ fn words(bytes: &[u8]) -> Vec<i32> {
     bytes.chunks_exact(4).map(|four| i32::from_le_bytes(four.try_into().unwrap())).collect()
 }
 
-fn f64s(list: Vec<f32>) -> Vec<f64> {
-    list.into_iter().map(f64::from).collect()
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Case {
     rows: usize,
@@ -172,10 +168,9 @@ fn products_with_quantized_weights() {
                 let weight = drawn.matrix(&backend.device);
                 let mut noise = Noise::new(rows as u64);
                 let mut tensor = |rows, columns| {
-                    let drawn = noise.tensor([1, 1, rows, columns], &backend.device);
-                    drawn.reshape([rows, columns]).cast(dtype)
+                    noise_matrix(&mut noise, [rows, columns], dtype, &backend.device)
                 };
-                let x: Tensor<2> = tensor(rows, inputs);
+                let x = tensor(rows, inputs);
                 let bias: Option<Tensor<1>> = bias.then(|| tensor(1, outputs).reshape([outputs]));
                 let of_bias = bias.clone().map(|bias| f64s(numbers(bias)));
                 let expected = drawn.product(&f64s(numbers(x.clone())), of_bias.as_deref());
@@ -194,18 +189,8 @@ fn products_with_quantized_weights() {
                     (_, DType::F16) => 2.0_f64.powi(-11),
                     _ => 2.0_f64.powi(-8),
                 };
-                for (index, (found, (sum, size))) in
-                    numbers(found).into_iter().zip(&expected).enumerate()
-                {
-                    let slack = (2e-6 + of_weight) * size;
-                    let low = round(sum - slack, dtype) - slack;
-                    let high = round(sum + slack, dtype) + slack;
-                    let own = f64::from(found);
-                    assert!(
-                        (low..=high).contains(&own),
-                        "{own} at {index}, expected {low} to {high}"
-                    );
-                }
+                let what = format!("{}, {format:?}, {case:?}", backend.name);
+                assert_products(&numbers(found), &expected, of_weight, dtype, &what);
                 assert_eq!(ops.fallbacks(), [], "{}", backend.name);
                 let again =
                     [(); 2].map(|()| numbers(product(input.clone(), ops.as_ref(), &backend.name)));

@@ -53,7 +53,7 @@ impl WeightFormat {
     }
 
     /// The level that stands for zero.
-    pub(super) fn zero(self) -> i32 {
+    pub fn zero(self) -> i32 {
         match self {
             Self::Q4_0 | Self::Q4Group128 => 8,
             Self::Q8_0 | Self::Q8Group128 | Self::Q4_1 | Self::Q4K => 0,
