@@ -1,5 +1,7 @@
 use burn::tensor::{DType, Device, Tensor};
 
+use crate::constant::{constant_ints, counting};
+
 /// A statistic of the attention that entries receive: one number per entry and head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -80,13 +82,25 @@ impl AttentionStatistics {
         Self::new(self.iter().chain([(track, numbers)]))
     }
 
-    /// Takes one statistic out: returns the others, and that one if it is there.
+    /// Takes one statistic out: returns the others, and that one if it is there, each in a buffer
+    /// of its own.
     pub fn without(self, track: Statistic) -> (Self, Option<Tensor<3>>) {
-        let taken = self.get(track);
-        if taken.is_none() {
-            return (self, None);
-        }
-        (Self::new(self.iter().filter(|(kind, _)| *kind != track)), taken)
+        let Self { mut kinds, stacked: Some(stacked) } = self else { return (self, None) };
+        let Some(place) = kinds.iter().position(|kind| *kind == track) else {
+            return (Self { kinds, stacked: Some(stacked) }, None);
+        };
+        let batch = stacked.dims()[0] / kinds.len();
+        let (from, end) = (place * batch, (place + 1) * batch);
+        let device = stacked.device();
+        // Copied: a view would hold the buffer of all of them.
+        let taken = stacked.clone().select(0, counting(from..end, &device));
+        kinds.remove(place);
+        let others = (0..from).chain(end..end + (kinds.len() - place) * batch);
+        let others = others.map(|row| row as i64).collect();
+        let rows = [kinds.len() * batch];
+        let stacked = (!kinds.is_empty())
+            .then(|| stacked.select(0, constant_ints("statistics", others, rows, &device)));
+        (Self { kinds, stacked }, Some(taken))
     }
 
     /// Whether there are no statistics.
@@ -196,4 +210,36 @@ fn repeated(numbers: Tensor<3>, heads: usize) -> Tensor<3> {
     }
     let all = numbers.unsqueeze_dim::<4>(2).expand([batch, own, heads / own, entries]);
     all.reshape([batch, heads, entries])
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::TensorData;
+
+    use super::*;
+
+    #[test]
+    fn a_statistic_that_is_taken_out_leaves_the_others() {
+        use Statistic::{Scores, Squares, Sums};
+        let device = Device::flex();
+        let numbers = |first: i64| {
+            let numbers = (first..first + 4).map(|number| number as f32).collect();
+            Tensor::<3>::from_data(TensorData::new::<f32, _>(numbers, [2, 1, 2]), &device)
+        };
+        let of = |x: Tensor<3>| x.try_into_vec_as::<f32>().unwrap();
+        let all = [(Sums, numbers(0)), (Squares, numbers(10)), (Scores, numbers(20))];
+        for (track, first) in [(Sums, 0), (Squares, 10), (Scores, 20)] {
+            let (others, taken) = AttentionStatistics::new(all.clone()).without(track);
+            assert_eq!(of(taken.unwrap()), of(numbers(first)));
+            let expected = all.iter().filter(|(kind, _)| *kind != track);
+            let found: Vec<_> = others.iter().map(|(kind, x)| (kind, of(x))).collect();
+            assert_eq!(found, expected.map(|(kind, x)| (*kind, of(x.clone()))).collect::<Vec<_>>());
+        }
+        let (none, taken) = AttentionStatistics::new([(Sums, numbers(5))]).without(Sums);
+        assert!(none.is_empty() && none.stacked().is_none());
+        assert_eq!(of(taken.unwrap()), of(numbers(5)));
+        let (same, taken) = AttentionStatistics::new([(Sums, numbers(5))]).without(Scores);
+        assert!(taken.is_none());
+        assert_eq!(of(same.get(Sums).unwrap()), of(numbers(5)));
+    }
 }

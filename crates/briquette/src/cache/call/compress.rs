@@ -9,6 +9,7 @@ use crate::{
     cache::{Clustering, Entries, Statistic, progress::Phase},
     columns::behind_zeros,
     device::{Rows, buffer_bytes},
+    ops::counting,
     policy::AppendOnly,
     reduce::Reduced,
     view::Measure,
@@ -182,7 +183,9 @@ fn first_of_groups(x: Tensor<3>, kv_heads: usize) -> Tensor<3> {
         return x;
     }
     let groups: Tensor<4> = x.reshape([batch, kv_heads, heads / kv_heads, entries]);
-    groups.narrow(2, 0, 1).squeeze_dim(2)
+    // Copied: a view would hold the buffer of all heads.
+    let first = counting(0..1, &groups.device());
+    groups.select(2, first).squeeze_dim(2)
 }
 
 /// The scores, right-aligned in `columns`, with zeros before them: a store may lay entries out with
