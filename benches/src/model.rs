@@ -127,7 +127,7 @@ pub fn dtype_of(name: &str) -> Result<DType> {
 /// If the dimensions do not fit together.
 pub fn random_llama(dimensions: Dimensions, dtype: DType, device: &Device) -> Result<Model> {
     let model = Model::new(dimensions.config()?, device)?;
-    let model = model.map(&mut Cast(dtype)).merge_projections();
+    let model = model.map(&mut Cast(dtype)).merge_projections().with_k_major_weights();
     // What was there in f32 goes.
     device.memory_cleanup();
     Ok(model)

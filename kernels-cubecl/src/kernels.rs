@@ -31,8 +31,8 @@ use crate::{
         nearest,
     },
     model::{
-        MOST_QUANTIZED_LINEAR_ROWS, dequantize, gated, is_worthwhile, linear, quantized_linear,
-        rms_norm,
+        MOST_QUANTIZED_LINEAR_ROWS, dequantize, gated, is_worthwhile, linear, prefers_k_major,
+        quantized_linear, rms_norm,
     },
     select::{SelectOutput, compact, pack, pad, robust_scores, select},
 };
@@ -242,6 +242,10 @@ impl ModelOps for Kernels {
             return Reference.linear(input);
         }
         self.fallbacks.or(linear(input.clone()), || Reference.linear(input))
+    }
+
+    fn prefers_k_major(&self, weight: &Tensor<2>) -> bool {
+        prefers_k_major(weight)
     }
 
     /// The host has a way of its own; for more rows than the kernel takes weights are expanded.

@@ -59,8 +59,8 @@ const fn line(
 }
 
 const SDPA_DECODE: Target = Target::OfPeer { factor: 1.2, variant: "sdpa" };
-const OF_PRODUCTS: Target = Target::OfPeer { factor: 1.15, variant: "linear" };
-const OF_PROMPT: Target = Target::OfPeer { factor: 1.5, variant: "linear" };
+const OF_FEW_ROWS: Target = Target::OfPeer { factor: 1.05, variant: "linear" };
+const OF_PRODUCTS: Target = Target::OfPeer { factor: 1.1, variant: "linear" };
 const OF_LAYER: &[Target] = &[
     Target::OfOwn { factor: 0.05, row: "layer-prefill/whole", variant: "briquette" },
     Target::OfOwn { factor: 0.05, row: "layer-prefill", variant: "briquette" },
@@ -170,19 +170,25 @@ pub(super) const LINES: &[Line] = &[
     line("linear/1/gate-up", &["linear"], &[]),
     line("linear/1/down", &["linear"], &[]),
     line("linear/1/head", &["linear"], &[]),
-    line("linear/1/step", &["linear"], &[]),
+    line("linear/1/step", &["linear"], &[OF_FEW_ROWS]),
     line("linear/16/qkv", &["linear"], &[]),
     line("linear/16/output", &["linear"], &[]),
     line("linear/16/gate-up", &["linear"], &[]),
     line("linear/16/down", &["linear"], &[]),
     line("linear/16/head", &["linear"], &[]),
-    line("linear/16/step", &["linear"], &[OF_PRODUCTS]),
+    line("linear/16/step", &["linear"], &[OF_FEW_ROWS]),
+    line("linear/32/qkv", &["linear"], &[]),
+    line("linear/32/output", &["linear"], &[]),
+    line("linear/32/gate-up", &["linear"], &[]),
+    line("linear/32/down", &["linear"], &[]),
+    line("linear/32/head", &["linear"], &[]),
+    line("linear/32/step", &["linear"], &[]),
     line("linear/64/qkv", &["linear"], &[]),
     line("linear/64/output", &["linear"], &[]),
     line("linear/64/gate-up", &["linear"], &[]),
     line("linear/64/down", &["linear"], &[]),
     line("linear/64/head", &["linear"], &[]),
-    line("linear/64/step", &["linear"], &[]),
+    line("linear/64/step", &["linear"], &[OF_PRODUCTS]),
     line("linear/256/qkv", &["linear"], &[]),
     line("linear/256/output", &["linear"], &[]),
     line("linear/256/gate-up", &["linear"], &[]),
@@ -194,11 +200,11 @@ pub(super) const LINES: &[Line] = &[
     line("linear/1024/gate-up", &["linear"], &[]),
     line("linear/1024/down", &["linear"], &[]),
     line("linear/1024/head", &["linear"], &[]),
-    line("linear/1024/step", &["linear"], &[]),
-    line("linear/32768/qkv", &["linear"], &[OF_PROMPT]),
-    line("linear/32768/output", &["linear"], &[OF_PROMPT]),
-    line("linear/32768/gate-up", &["linear"], &[OF_PROMPT]),
-    line("linear/32768/down", &["linear"], &[OF_PROMPT]),
+    line("linear/1024/step", &["linear"], &[OF_PRODUCTS]),
+    line("linear/32768/qkv", &["linear"], &[OF_PRODUCTS]),
+    line("linear/32768/output", &["linear"], &[OF_PRODUCTS]),
+    line("linear/32768/gate-up", &["linear"], &[OF_PRODUCTS]),
+    line("linear/32768/down", &["linear"], &[OF_PRODUCTS]),
     line("cold-start", &[], &[Target::Seconds { seconds: 30.0 }]),
     line("cold-start/second", &[], &[]),
 ];

@@ -107,7 +107,7 @@ impl Model {
             let message = "no parameter of the model took it".into();
             return Err(Error::LoadTensor { tensor, message });
         }
-        Ok(model.merge_projections())
+        Ok(model.merge_projections().with_k_major_weights())
     }
 
     /// Takes the matrices that stay as they are stored.

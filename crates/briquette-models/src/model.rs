@@ -81,6 +81,20 @@ impl Model {
         model
     }
 
+    /// The same model, whose linear layers have their weights output by output in memory (K-major)
+    /// where its device's kernels [multiply faster so](briquette::ops::ModelOps::prefers_k_major).
+    /// [`load`](Self::load) returns such a model. Shapes stay `[inputs, outputs]`.
+    #[must_use]
+    pub fn with_k_major_weights(mut self) -> Self {
+        let device = self.device();
+        for (_, projection) in self.projections() {
+            *projection = projection.clone().k_major();
+        }
+        // What lay the other way goes.
+        device.memory_cleanup();
+        self
+    }
+
     /// Stops when the flag is set: every call that gives tokens to a cache is
     /// [`Error::Interrupted`] then, before it changes the cache.
     pub fn with_interrupt(mut self, interrupt: Interrupt) -> Self {
@@ -365,7 +379,7 @@ impl Model {
     fn uncapped(&self, hidden: Tensor<3>) -> Result<Tensor<3>> {
         match &self.lm_head {
             Some(head) => head.forward(hidden),
-            None => self.model.embed_tokens.logits(hidden),
+            None => self.model.embed_tokens.logits(hidden, self.ops.as_ref()),
         }
     }
 }

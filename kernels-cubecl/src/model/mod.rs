@@ -5,7 +5,7 @@ mod linear;
 mod quantized_linear;
 mod rms_norm;
 
-pub(crate) use self::linear::is_worthwhile;
+pub(crate) use self::linear::{is_worthwhile, prefers_k_major};
 pub use self::{
     gated::gated,
     linear::{MOST_LINEAR_ROWS, linear},

@@ -13,7 +13,7 @@ use crate::{
 
 /// Rows of a product, and the names of its matrices in the order of [`sizes`], then of all in turn;
 /// of a prompt those of a layer.
-const ROWS: [(usize, &[&str]); 6] = [
+const ROWS: [(usize, &[&str]); 7] = [
     (
         1,
         &[
@@ -34,6 +34,17 @@ const ROWS: [(usize, &[&str]); 6] = [
             "linear/16/down",
             "linear/16/head",
             "linear/16/step",
+        ],
+    ),
+    (
+        32,
+        &[
+            "linear/32/qkv",
+            "linear/32/output",
+            "linear/32/gate-up",
+            "linear/32/down",
+            "linear/32/head",
+            "linear/32/step",
         ],
     ),
     (
@@ -98,7 +109,16 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let weights = sizes.map(|[inputs, outputs]| {
         let head = outputs == dimensions.vocabulary;
         let count = if head { 1 } else { dimensions.layers };
-        let matrix = |_| bench.noise([inputs, outputs], bench.dtype) * (inputs as f64).powf(-0.5);
+        let scale = (inputs as f64).powf(-0.5);
+        // As in a model that is loaded: K-major where kernels multiply faster so.
+        let matrix = |_| {
+            let weight = bench.noise([outputs, inputs], bench.dtype) * scale;
+            let weight = weight.transpose();
+            match bench.ops.prefers_k_major(&weight) {
+                true => weight,
+                false => weight.reshape([inputs, outputs]),
+            }
+        };
         (0..count).map(matrix).collect::<Vec<Tensor<2>>>()
     });
     for (rows, names) in ROWS {

@@ -6,7 +6,7 @@ use burn::{
     tensor::{DType, Device, Int, Tensor},
 };
 
-use briquette::ops::{Ops, QuantizedMatrix};
+use briquette::ops::{LinearInput, Ops, QuantizedMatrix};
 
 use crate::{Result, nn::quantized_linear::multiply};
 
@@ -72,12 +72,19 @@ impl Embedding {
 
     /// The product with all embeddings, `[batch, tokens, hidden_size]` -> `[batch, tokens,
     /// vocab_size]`.
-    pub(crate) fn logits(&self, hidden: Tensor<3>) -> Result<Tensor<3>> {
+    pub(crate) fn logits(&self, hidden: Tensor<3>, ops: &dyn Ops) -> Result<Tensor<3>> {
         match self {
             Self::Dense(inner) => {
                 let [batch, tokens, channels] = hidden.dims();
                 let embedding = inner.weight.val();
                 let [vocab_size, _] = embedding.dims();
+                let weight = embedding.clone().transpose();
+                if ops.prefers_k_major(&weight) {
+                    let x = hidden.reshape([batch * tokens, channels]);
+                    let logits = ops.linear(LinearInput { x, weight, bias: None });
+                    let logits = logits.map_err(briquette::Error::from)?;
+                    return Ok(logits.reshape([batch, tokens, vocab_size]));
+                }
                 // The embedding stands on the left, where its rows are read in order: as a
                 // transposed right factor it made a decoded token ten times slower on the CPU.
                 let columns = hidden.reshape([batch * tokens, channels]).transpose();

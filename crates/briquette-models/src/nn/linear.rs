@@ -41,6 +41,24 @@ impl Linear {
         Self { ops, ..self }
     }
 
+    /// The same layer, with weights that are K-major in memory where its operations
+    /// [multiply faster so](briquette::ops::ModelOps::prefers_k_major).
+    pub(crate) fn k_major(self) -> Self {
+        let weight = self.weight.val();
+        if !self.ops.prefers_k_major(&weight) {
+            return self;
+        }
+        let [inputs, outputs] = weight.dims();
+        let id = self.weight.id;
+        // A reshape copies what does not lie in the order of its numbers.
+        let lay_out = |weight: Tensor<2>| {
+            let numbers: Tensor<1> = weight.transpose().reshape([inputs * outputs]);
+            numbers.reshape([outputs, inputs]).transpose()
+        };
+        let weight = weight.device().memory_persistent_allocations(weight, lay_out);
+        Self { weight: Param::initialized(id, weight), ..self }
+    }
+
     /// `[.., inputs]` -> `[.., outputs]`
     ///
     /// # Errors
@@ -54,5 +72,65 @@ impl Linear {
         let bias = self.bias.as_ref().map(|bias| bias.val());
         let input = LinearInput { x: x.reshape([rows, channels]), weight, bias };
         Ok(self.ops.linear(input).map_err(briquette::Error::from)?.reshape(dims))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use briquette::ops::{
+        AttentionOps, ClusterOps, EntryOps, MergeOps, ModelOps, Result as OpResult, SelectOps,
+    };
+    use burn::tensor::{Device, Distribution};
+
+    use super::*;
+
+    /// Reads K-major weights; its product is of the matrix as it lies in memory.
+    #[derive(Debug)]
+    struct KMajor;
+
+    impl AttentionOps for KMajor {}
+    impl EntryOps for KMajor {}
+    impl SelectOps for KMajor {}
+    impl MergeOps for KMajor {}
+    impl ClusterOps for KMajor {}
+    impl Ops for KMajor {}
+
+    impl ModelOps for KMajor {
+        fn prefers_k_major(&self, _weight: &Tensor<2>) -> bool {
+            true
+        }
+
+        fn linear(&self, LinearInput { x, weight, bias }: LinearInput) -> OpResult<Tensor<2>> {
+            let product = x.matmul(weight);
+            Ok(match bias {
+                Some(bias) => product + bias.unsqueeze(),
+                None => product,
+            })
+        }
+    }
+
+    fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+        x.try_into_vec_as().unwrap()
+    }
+
+    #[test]
+    fn k_major_weights_are_the_same_weights() {
+        let device = Device::flex();
+        device.seed(2026);
+        let layer = nn::LinearConfig::new(6, 4).with_bias(true).init(&device);
+        let layer = Linear::from(layer).with_ops(Arc::new(KMajor));
+        let x = Tensor::<3>::random([2, 3, 6], Distribution::Default, &device);
+        let (id, weight) = (layer.weight.id, numbers(layer.weight.val()));
+        let found = layer.forward(x.clone()).unwrap();
+        let layer = layer.k_major();
+        assert_eq!((layer.weight.id, layer.weight.val().dims()), (id, [6, 4]));
+        assert_eq!(numbers(layer.weight.val()), weight);
+        let again = layer.clone().k_major();
+        for layer in [layer, again] {
+            let other = layer.forward(x.clone()).unwrap();
+            for (a, b) in numbers(other).iter().zip(numbers(found.clone())) {
+                assert!((a - b).abs() <= 1e-6, "{a}, {b}");
+            }
+        }
     }
 }

@@ -71,6 +71,14 @@ impl Projection {
         Self::Quantized(QuantizedLinear { weight: Arc::new(weight), bias, ops })
     }
 
+    /// The same layer, see [`Linear::k_major`]; quantized weights are so.
+    pub(crate) fn k_major(self) -> Self {
+        match self {
+            Self::Dense(inner) => Self::Dense(inner.k_major()),
+            Self::Quantized(_) => self,
+        }
+    }
+
     /// One layer whose outputs are those of all, one behind the other. `None` if their weights are
     /// not stored alike.
     pub(crate) fn side_by_side(layers: &[&Self]) -> Option<Self> {

@@ -5,7 +5,9 @@ use burn::tensor::{Tensor, module};
 pub struct LinearInput {
     /// One row per token, `[rows, inputs]`.
     pub x: Tensor<2>,
-    /// Matrix of weights, `[inputs, outputs]`, as in Burn's `Linear`.
+    /// Matrix of weights, `[inputs, outputs]`, as in Burn's `Linear`. In memory it may be the
+    /// transpose of a matrix `[outputs, inputs]` (K-major), see
+    /// [`ModelOps::prefers_k_major`](crate::ModelOps::prefers_k_major).
     pub weight: Tensor<2>,
     /// Bias that is added to every row of the product, `[outputs]`.
     pub bias: Option<Tensor<1>>,

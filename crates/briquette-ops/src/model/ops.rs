@@ -21,6 +21,14 @@ pub trait ModelOps: Debug + Send + Sync {
         Ok(linear::linear(input))
     }
 
+    /// Whether [`linear`](Self::linear) is faster with these weights, `[inputs, outputs]`, if they
+    /// are K-major: in memory the transpose of a matrix `[outputs, inputs]`, as checkpoints have
+    /// it.
+    fn prefers_k_major(&self, weight: &Tensor<2>) -> bool {
+        let _ = weight;
+        false
+    }
+
     /// Multiplies rows with a matrix of quantized weights, and adds the bias: `[rows, outputs]`.
     /// See [`QuantizedLinearInput`] for shapes. The host reads the weights as they lie, and has no
     /// whole matrix of them expanded.

@@ -1,11 +1,12 @@
 use burn::{
-    backend::{TensorMetadata, cubecl::dtype_to_storage_type},
+    backend::{TensorMetadata, cubecl::dtype_to_storage_type, ops::FloatTensorOps},
     tensor::{DType, Shape},
 };
 use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::{
+    k_major::linear_k_major,
     merge::{self, linear_merge},
     operands::Added,
     plan::{self, LinearPlan, MOST_LINEAR_ROWS},
@@ -30,8 +31,16 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
         |plan: &LinearPlan| empty(Shape::from([plan.parts() * rows * plan.tile]), DType::F32);
 
     let on_planes = plan::divides(inputs, outputs) && multiplies(&client, dtype, STEP);
-    // Units would take longer than a copy.
-    let weight = if on_planes && rows > MOST_LINEAR_ROWS { chunked(weight) } else { weight };
+    let turned = CubeBackend::float_transpose(weight.clone());
+    let k_major = on_planes && !is_chunked(&weight) && is_chunked(&turned);
+    let weight = if k_major {
+        turned
+    } else if on_planes && rows > MOST_LINEAR_ROWS {
+        // Units would take longer than a copy.
+        chunked(weight)
+    } else {
+        weight
+    };
     let on_planes = on_planes && is_chunked(&weight);
     let biased = matches!(added, Added::Bias { .. });
     let bias = match added {
@@ -42,7 +51,7 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
     let in_tiles = on_planes && rows >= plan::FEWEST_ROWS_OF_TILES;
     let mut tile_rows = rows;
     let (plan, parts) = if in_tiles {
-        let (tiles, of_processor) = plan::tiles(rows, inputs);
+        let (tiles, of_processor) = plan::tiles(rows, inputs, k_major);
         let plan = LinearPlan::in_tiles(&client, [rows, inputs, outputs], &tiles, of_processor);
         tile_rows = tiles.rows();
         let size = plan.parts() * tiles.rows() * tiles.outputs();
@@ -66,6 +75,21 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
             return output;
         }
         (plan, parts)
+    } else if k_major {
+        let planes = plan::k_major(&client, rows, outputs);
+        linear_k_major::launch(
+            &client,
+            CubeCount::Static(outputs.div_ceil(planes.tile()) as u32, 1, 1),
+            CubeDim::new_1d(planes.count() as u32 * 32),
+            chunked(x).into_tensor_arg(),
+            weight.into_tensor_arg(),
+            bias.into_tensor_arg(),
+            output.clone().into_tensor_arg(),
+            planes,
+            biased,
+            element,
+        );
+        return output;
     } else if on_planes {
         let (planes, of_processor) = plan::planes(rows);
         let plan = LinearPlan::new(&client, inputs, outputs, planes.tile(), of_processor);

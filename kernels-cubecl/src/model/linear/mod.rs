@@ -1,4 +1,5 @@
 mod backend;
+mod k_major;
 mod launch;
 mod merge;
 pub(super) mod operands;
@@ -34,6 +35,11 @@ use crate::common::{check::Check, tile::support::multiplies};
 /// device busy, else even shares. They are taken for 16-bit numbers where rows of weights begin on
 /// 16 bytes, `outputs` is a multiple of 8 and `inputs` of 32; elsewhere units multiply in f32.
 ///
+/// Weights may be K-major too, the transpose of a matrix `[outputs, inputs]` in memory, as
+/// checkpoints have them: what a lane loads of an output are the numbers of its registers as they
+/// lie, and 16 outputs are a tile of so few that a cube has all of its sums: one launch, no parts.
+/// That is faster than the other way for any number of rows (see the book).
+///
 /// It reads inputs · outputs weights once for each 128 rows, and `x` once for each tile of 64 to
 /// 256 outputs, from caches; it writes and reads 4 bytes per row and output for each of the parts,
 /// which are as many as tiles and cubes together.
@@ -58,6 +64,14 @@ pub fn linear(input: LinearInput) -> Result<Tensor<2>> {
 pub(crate) fn is_worthwhile(input: &LinearInput) -> bool {
     let Ok(check) = Check::new("linear", &input.x.device()) else { return false };
     input.x.dims()[0] <= units::ROWS || on_tensor_cores(&check, input)
+}
+
+/// Whether [`linear`] is faster where these weights, `[inputs, outputs]`, are K-major.
+pub(crate) fn prefers_k_major(weight: &Tensor<2>) -> bool {
+    let [inputs, outputs] = weight.dims();
+    let check = Check::new("linear", &weight.device());
+    let multiplies = |check: Check| multiplies(check.client(), weight.dtype(), STEP);
+    plan::divides(inputs, outputs) && check.is_ok_and(multiplies)
 }
 
 /// Whether tensor cores take the product, if rows of weights lie as they need them.

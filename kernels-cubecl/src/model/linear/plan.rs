@@ -1,6 +1,7 @@
 use cubecl::prelude::Client;
 
 use super::{
+    k_major::{self, LinearKMajorBlueprint},
     planes::LinearPlanesBlueprint,
     step::STEP,
     tiles::{BESIDE, LinearTilesBlueprint},
@@ -96,19 +97,42 @@ pub(super) fn planes(rows: usize) -> (LinearPlanesBlueprint, usize) {
     (LinearPlanesBlueprint { across, along, groups: rows.div_ceil(8) }, cubes)
 }
 
+/// Blueprint of [`super::k_major`] for so many rows of `x`.
+pub(super) fn k_major(client: &Client, rows: usize, outputs: usize) -> LinearKMajorBlueprint {
+    let of_processor = outputs.div_ceil(k_major::TALL) as f64 / processors(client) as f64;
+    // Found on an H200: few tiles need many loads on their way at once, of many there are enough.
+    let (across, along, ahead) = match of_processor {
+        0.0..=2.0 if rows <= 16 => (1, 8, 4),
+        0.0..=4.0 => (1, 8, 2),
+        _ => (2, 2, 2),
+    };
+    LinearKMajorBlueprint { across, along, groups: rows.div_ceil(8), ahead }
+}
+
 /// Blueprint of [`super::tiles`] for so many rows of `x`, and cubes per multiprocessor.
-pub(super) fn tiles(rows: usize, inputs: usize) -> (LinearTilesBlueprint, usize) {
-    // Found on an H200, see the book. A plane's 64 × 64 sums are half of its registers.
-    if rows <= 64 {
-        return (LinearTilesBlueprint { down: 1, across: 4, tall: 4, wide: 2, step: STEP }, 3);
+pub(super) fn tiles(rows: usize, inputs: usize, k_major: bool) -> (LinearTilesBlueprint, usize) {
+    let long = if inputs.is_multiple_of(2 * STEP) { 2 * STEP } else { STEP };
+    // Found on an H200, see the book. A plane's 64 × 64 sums are half of its registers. Rows of
+    // weights that are K-major are the longer the steps are.
+    match (rows <= 64, k_major) {
+        (true, false) => {
+            let step = STEP;
+            (LinearTilesBlueprint { down: 1, across: 4, tall: 4, wide: 2, step, k_major }, 3)
+        }
+        (true, true) => {
+            let step = long;
+            (LinearTilesBlueprint { down: 2, across: 4, tall: 2, wide: 2, step, k_major }, 2)
+        }
+        (false, _) => {
+            let step = long;
+            (LinearTilesBlueprint { down: 2, across: 2, tall: 4, wide: 4, step, k_major }, 2)
+        }
     }
-    let step = if inputs.is_multiple_of(2 * STEP) { 2 * STEP } else { STEP };
-    (LinearTilesBlueprint { down: 2, across: 2, tall: 4, wide: 4, step }, 2)
 }
 
 /// Upper bound of the cubes of whole tiles for so many rows, more than [`MOST_LINEAR_ROWS`].
 pub(super) fn most_tiles(rows: usize, outputs: usize) -> usize {
-    let (tiles, _) = tiles(rows, STEP);
+    let (tiles, _) = tiles(rows, STEP, false);
     rows.div_ceil(tiles.rows()) * outputs.div_ceil(tiles.outputs())
 }
 

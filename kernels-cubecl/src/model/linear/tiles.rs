@@ -1,7 +1,7 @@
 use cubecl::prelude::*;
 
 use crate::common::tile::mma::{
-    CHUNK, Chunk, Pair, accumulators, columns_of_b, multiply, pitch, rows_of_a,
+    CHUNK, Chunk, Pair, accumulators, columns_of_b, multiply, pitch, rows_of_a, rows_of_b,
 };
 
 /// Tiles of rows of `x` that cubes work on at a time: what they read of it and of the weights stays
@@ -21,6 +21,9 @@ pub(super) struct LinearTilesBlueprint {
     pub(super) wide: usize,
     /// Numbers of the contraction in shared memory at a time.
     pub(super) step: usize,
+    /// Whether the numbers of an output lie one after another: `weight` is `[outputs, inputs]`, and
+    /// so is its stage.
+    pub(super) k_major: bool,
 }
 
 impl LinearTilesBlueprint {
@@ -38,21 +41,28 @@ impl LinearTilesBlueprint {
     pub(super) fn outputs(&self) -> usize {
         self.across * self.wide * 16
     }
+
+    /// Rows and columns of the stage of weights.
+    const fn weight_stage(&self) -> (usize, usize) {
+        let outputs = self.across * self.wide * 16;
+        if self.k_major { (outputs, self.step) } else { (self.step, outputs) }
+    }
 }
 
-/// Adds the products of what a stage holds for a plane: its rows of `x` from `row` on, weights from
-/// `weight_row` and, in chunks, from `column` on.
+/// Adds the products of what a stage holds for a plane: its rows of `x` from `row` on, and its
+/// outputs from `output` on of weights whose stage begins at `weight_row`.
 #[cube]
 fn multiply_stage<E: Float>(
     x_stage: &Shared<[Chunk<E>]>,
     weight_stage: &Shared<[Chunk<E>]>,
     row: usize,
     weight_row: usize,
-    column: usize,
+    output: usize,
     sums: &mut Sequence<Array<Pair<f32>>>,
     #[comptime] tiles: LinearTilesBlueprint,
 ) {
-    let LinearTilesBlueprint { across, tall, wide, step, .. } = tiles;
+    let LinearTilesBlueprint { tall, wide, step, k_major, .. } = tiles;
+    let weight_pitch = comptime!(pitch(tiles.weight_stage().1));
     #[unroll]
     for depth in 0..comptime!(step / 16) {
         let mut a = Sequence::<Array<Pair<E>>>::new();
@@ -62,9 +72,13 @@ fn multiply_stage<E: Float>(
         }
         #[unroll]
         for pair in 0..wide {
-            let from = weight_row + depth * 16;
-            let weight_pitch = comptime!(pitch(across * wide * 16));
-            let b = columns_of_b::<E>(weight_stage, from, column + pair * 2, weight_pitch);
+            let own = output + pair * 16;
+            let b = if comptime!(k_major) {
+                rows_of_b::<E>(weight_stage, weight_row + own, depth * 2, weight_pitch)
+            } else {
+                let from = weight_row + depth * 16;
+                columns_of_b::<E>(weight_stage, from, own / CHUNK, weight_pitch)
+            };
             #[unroll]
             for tile in 0..tall {
                 let to = comptime!((tile * wide + pair) * 2);
@@ -92,16 +106,17 @@ pub(super) fn linear_tiles<E: Float>(
     #[comptime] biased: bool,
     #[define(E)] _type: ElemType,
 ) {
-    let LinearTilesBlueprint { down, across, tall, wide, step } = tiles;
+    let LinearTilesBlueprint { down, across, tall, wide, step, k_major } = tiles;
     let units = comptime!(down * across * 32);
     let (tile_rows, tile_outputs) = comptime!((down * tall * 16, across * wide * 16));
-    let (x_pitch, weight_pitch) = comptime!((pitch(step), pitch(across * wide * 16)));
+    let (weight_rows, weight_columns) = comptime!(tiles.weight_stage());
+    let (x_pitch, weight_pitch) = comptime!((pitch(step), pitch(weight_columns)));
     // Chunks of a row of either tile, and how many a unit loads of it.
-    let (x_chunks, weight_chunks) = comptime!((step / CHUNK, across * wide * 16 / CHUNK));
+    let (x_chunks, weight_chunks) = comptime!((step / CHUNK, weight_columns / CHUNK));
     let x_loads = comptime!(down * tall * 16 * (step / CHUNK) / (down * across * 32));
     let weight_loads = comptime!(step * (across * wide * 16 / CHUNK) / (down * across * 32));
 
-    let (rows, outputs) = (x.shape(0), weight.shape(1));
+    let (rows, outputs) = (x.shape(0), output.shape(1));
     let steps = x.shape(1) / step;
     let (row_tiles, output_tiles) = (rows.div_ceil(tile_rows), outputs.div_ceil(tile_outputs));
 
@@ -111,7 +126,7 @@ pub(super) fn linear_tiles<E: Float>(
 
     // Two stages: one that is multiplied, one on its way.
     let x_stage_size = comptime!(down * tall * 16 * pitch(step));
-    let weight_stage_size = comptime!(step * pitch(across * wide * 16));
+    let weight_stage_size = comptime!(weight_rows * pitch(weight_columns));
     let mut x_stage = Shared::<[Chunk<E>]>::new_aligned_slice(comptime!(2 * x_stage_size), 16usize);
     let mut weight_stage =
         Shared::<[Chunk<E>]>::new_aligned_slice(comptime!(2 * weight_stage_size), 16usize);
@@ -141,10 +156,19 @@ pub(super) fn linear_tiles<E: Float>(
         #[unroll]
         for load in 0..weight_loads {
             let index = unit + load * units;
-            let column = (first_output / CHUNK + index % weight_chunks).min(outputs / CHUNK - 1);
-            weight_places[load] = index / weight_chunks * weight.stride(0) / CHUNK + column;
+            let (row, chunk) = (index / weight_chunks, index % weight_chunks);
+            weight_places[load] = if comptime!(k_major) {
+                (first_output + row).min(outputs - 1) * weight.stride(0) / CHUNK + chunk
+            } else {
+                let column = (first_output / CHUNK + chunk).min(outputs / CHUNK - 1);
+                row * weight.stride(0) / CHUNK + column
+            };
         }
-        let weight_step = step * weight.stride(0) / CHUNK;
+        let weight_step = if comptime!(k_major) {
+            weight_chunks.runtime()
+        } else {
+            step * weight.stride(0) / CHUNK
+        };
 
         let mut sums = accumulators(comptime!(tall * wide * 2));
         let mut x_ahead = Array::<Chunk<E>>::new(x_loads);
@@ -183,8 +207,8 @@ pub(super) fn linear_tiles<E: Float>(
                 &x_stage,
                 &weight_stage,
                 stage * (x_stage_size / x_pitch) + plane_row,
-                stage * step,
-                plane_output / CHUNK,
+                stage * weight_rows,
+                plane_output,
                 &mut sums,
                 tiles,
             );

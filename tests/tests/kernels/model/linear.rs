@@ -27,6 +27,8 @@ fn cases() -> Vec<Case> {
         case(3, 7, 5, true),
         case(16, 1040, 200, false),
         case(1, 4096, 72, true),
+        case(20, 96, 18000, true),
+        case(16, 64, 5000, false),
         case(9, 48, 1000, false),
         case(17, 272, 516, true),
         case(40, 160, 136, true),
@@ -140,6 +142,8 @@ fn linear_of_cases() {
                 let x_within = call(within(&x), weight.clone());
                 assert_eq!(found, drawn.check(x_within, dtype, "x within"));
                 drawn.check(call(x.clone(), turned(&weight)), dtype, "weight turned");
+                let k_major = within(&weight.clone().transpose()).transpose();
+                drawn.check(call(x.clone(), k_major), dtype, "weight turned and within");
                 drawn.check(call(x, within(&weight)), dtype, "weight within");
             }
         }
