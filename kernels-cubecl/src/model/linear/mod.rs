@@ -38,7 +38,7 @@ use crate::common::{check::Check, tile::support::multiplies};
 /// Weights may be K-major too, the transpose of a matrix `[outputs, inputs]` in memory, as
 /// checkpoints have them: what a lane loads of an output are the numbers of its registers as they
 /// lie, and 16 outputs are a tile of so few that a cube has all of its sums: one launch, no parts.
-/// That is faster than the other way for any number of rows (see the book).
+/// That was faster than the other way for 1, 16, 64 and more rows (see the book).
 ///
 /// It reads inputs · outputs weights once for each 128 rows, and `x` once for each tile of 64 to
 /// 256 outputs, from caches; it writes and reads 4 bytes per row and output for each of the parts,
