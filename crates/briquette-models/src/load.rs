@@ -123,7 +123,7 @@ impl Model {
             }
         }
         if let Some(matrix) = stored("model.embed_tokens")? {
-            self.model.embed_tokens = Embedding::quantized(matrix, dtype, self.ops.clone());
+            self.model.embed_tokens = Embedding::quantized(matrix, dtype);
         }
         Ok(())
     }

@@ -94,7 +94,7 @@ impl Model {
         if let Embedding::Dense(dense) = &self.model.embed_tokens {
             let (rows, dtype) = (dense.weight.val(), self.dtype());
             if let Some(matrix) = quantized(rows, WeightBits::Eight)? {
-                self.model.embed_tokens = Embedding::quantized(matrix, dtype, self.ops.clone());
+                self.model.embed_tokens = Embedding::quantized(matrix, dtype);
             }
         }
         // What they were.

@@ -6,9 +6,12 @@ use burn::{
     tensor::{DType, Device, Int, Tensor},
 };
 
-use briquette::ops::{LinearInput, Ops, QuantizedMatrix};
+use briquette::ops::{Ops, QuantizedMatrix};
 
-use crate::{Result, nn::quantized_linear::multiply};
+use crate::{
+    Result,
+    nn::{linear, quantized_linear},
+};
 
 /// The embeddings of tokens, which may be the weights of the head too.
 #[derive(Module, Debug)]
@@ -26,13 +29,11 @@ pub(crate) struct QuantizedEmbedding {
     /// The type that the model computes in.
     #[module(skip)]
     dtype: DType,
-    #[module(skip)]
-    ops: Arc<dyn Ops>,
 }
 
 impl Embedding {
-    pub(crate) fn quantized(weight: QuantizedMatrix, dtype: DType, ops: Arc<dyn Ops>) -> Self {
-        Self::Quantized(QuantizedEmbedding { weight: Arc::new(weight), dtype, ops })
+    pub(crate) fn quantized(weight: QuantizedMatrix, dtype: DType) -> Self {
+        Self::Quantized(QuantizedEmbedding { weight: Arc::new(weight), dtype })
     }
 
     /// The type that the model computes in.
@@ -75,23 +76,20 @@ impl Embedding {
     pub(crate) fn logits(&self, hidden: Tensor<3>, ops: &dyn Ops) -> Result<Tensor<3>> {
         match self {
             Self::Dense(inner) => {
-                let [batch, tokens, channels] = hidden.dims();
                 let embedding = inner.weight.val();
-                let [vocab_size, _] = embedding.dims();
                 let weight = embedding.clone().transpose();
                 if ops.prefers_k_major(&weight) {
-                    let x = hidden.reshape([batch * tokens, channels]);
-                    let logits = ops.linear(LinearInput { x, weight, bias: None });
-                    let logits = logits.map_err(briquette::Error::from)?;
-                    return Ok(logits.reshape([batch, tokens, vocab_size]));
+                    return linear::multiply(hidden, weight, None, ops);
                 }
+                let [batch, tokens, channels] = hidden.dims();
+                let [vocab_size, _] = embedding.dims();
                 // The embedding stands on the left, where its rows are read in order: as a
                 // transposed right factor it made a decoded token ten times slower on the CPU.
                 let columns = hidden.reshape([batch * tokens, channels]).transpose();
                 let logits = embedding.matmul(columns).transpose();
                 Ok(logits.reshape([batch, tokens, vocab_size]))
             }
-            Self::Quantized(inner) => multiply(hidden, &inner.weight, None, inner.ops.as_ref()),
+            Self::Quantized(inner) => quantized_linear::multiply(hidden, &inner.weight, None, ops),
         }
     }
 }

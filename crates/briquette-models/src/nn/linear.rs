@@ -64,27 +64,34 @@ impl Linear {
     /// # Errors
     /// [`Error::Cache`](crate::Error::Cache) if shapes or types do not fit.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
-        let mut dims = x.dims();
-        let rows = dims[..D - 1].iter().product::<usize>();
-        let channels = dims[D - 1];
-        let weight = self.weight.val();
-        dims[D - 1] = weight.dims()[1];
         let bias = self.bias.as_ref().map(|bias| bias.val());
-        let input = LinearInput { x: x.reshape([rows, channels]), weight, bias };
-        Ok(self.ops.linear(input).map_err(briquette::Error::from)?.reshape(dims))
+        multiply(x, self.weight.val(), bias, self.ops.as_ref())
     }
+}
+
+/// `[.., inputs]` -> `[.., outputs]`
+pub(crate) fn multiply<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    ops: &dyn Ops,
+) -> Result<Tensor<D>> {
+    let mut dims = x.dims();
+    let rows = dims[..D - 1].iter().product::<usize>();
+    let x = x.reshape([rows, dims[D - 1]]);
+    dims[D - 1] = weight.dims()[1];
+    let input = LinearInput { x, weight, bias };
+    Ok(ops.linear(input).map_err(briquette::Error::from)?.reshape(dims))
 }
 
 #[cfg(test)]
 mod tests {
-    use briquette::ops::{
-        AttentionOps, ClusterOps, EntryOps, MergeOps, ModelOps, Result as OpResult, SelectOps,
-    };
+    use briquette::ops::{AttentionOps, ClusterOps, EntryOps, MergeOps, ModelOps, SelectOps};
     use burn::tensor::{Device, Distribution};
 
     use super::*;
 
-    /// Reads K-major weights; its product is of the matrix as it lies in memory.
+    /// The reference, where it prefers K-major weights.
     #[derive(Debug)]
     struct KMajor;
 
@@ -98,14 +105,6 @@ mod tests {
     impl ModelOps for KMajor {
         fn prefers_k_major(&self, _weight: &Tensor<2>) -> bool {
             true
-        }
-
-        fn linear(&self, LinearInput { x, weight, bias }: LinearInput) -> OpResult<Tensor<2>> {
-            let product = x.matmul(weight);
-            Ok(match bias {
-                Some(bias) => product + bias.unsqueeze(),
-                None => product,
-            })
         }
     }
 

@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::constant::{constant_ints, counting};
+use crate::constant::constant_ints;
 
 /// A statistic of the attention that entries receive: one number per entry and head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,24 +82,24 @@ impl AttentionStatistics {
         Self::new(self.iter().chain([(track, numbers)]))
     }
 
-    /// Takes one statistic out: returns the others, and that one if it is there, each in a buffer
-    /// of its own.
+    /// Takes one statistic out: returns the others, in a buffer of their own, and a view of that
+    /// one if it is there.
     pub fn without(self, track: Statistic) -> (Self, Option<Tensor<3>>) {
-        let Self { mut kinds, stacked: Some(stacked) } = self else { return (self, None) };
-        let Some(place) = kinds.iter().position(|kind| *kind == track) else {
-            return (Self { kinds, stacked: Some(stacked) }, None);
-        };
-        let batch = stacked.dims()[0] / kinds.len();
-        let (from, end) = (place * batch, (place + 1) * batch);
-        let device = stacked.device();
+        let Some(taken) = self.get(track) else { return (self, None) };
+        let [batch, _, _] = taken.dims();
+        let places = (0..self.kinds.len()).filter(|&place| self.kinds[place] != track);
+        let rows: Vec<i64> = places
+            .flat_map(|place| place * batch..(place + 1) * batch)
+            .map(|row| row as i64)
+            .collect();
+        let count = rows.len();
         // Copied: a view would hold the buffer of all of them.
-        let taken = stacked.clone().select(0, counting(from..end, &device));
-        kinds.remove(place);
-        let others = (0..from).chain(end..end + (kinds.len() - place) * batch);
-        let others = others.map(|row| row as i64).collect();
-        let rows = [kinds.len() * batch];
-        let stacked = (!kinds.is_empty())
-            .then(|| stacked.select(0, constant_ints("statistics", others, rows, &device)));
+        let copied = |stacked: Tensor<3>| {
+            let rows = constant_ints("statistics", rows, [count], &stacked.device());
+            stacked.select(0, rows)
+        };
+        let stacked = self.stacked.filter(|_| count > 0).map(copied);
+        let kinds = self.kinds.into_iter().filter(|kind| *kind != track).collect();
         (Self { kinds, stacked }, Some(taken))
     }
 

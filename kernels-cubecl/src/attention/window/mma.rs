@@ -13,7 +13,7 @@ use cubecl::prelude::*;
 use super::portable::{EPSILON, Kind};
 use crate::common::{
     masked::{LOWEST, MASKED},
-    tile::mma::{CHUNK, Chunk, Pair, accumulators, definition},
+    tile::mma::{CHUNK, Chunk, Pair, accumulators, definition, two},
 };
 
 /// Planes of a cube.
@@ -45,15 +45,6 @@ fn slot(row: usize, chunk: usize, #[comptime] head_dim: usize) -> usize {
         own = chunk ^ (row % 2 * 4);
     }
     row * chunks + own
-}
-
-/// Two numbers of a chunk that follow each other.
-#[cube]
-fn two<E: Float>(chunk: &Chunk<E>, #[comptime] which: usize) -> Pair<E> {
-    let mut pair = Pair::<E>::empty();
-    pair.insert(0usize, chunk.extract(which * 2));
-    pair.insert(1usize, chunk.extract(which * 2 + 1));
-    pair
 }
 
 /// Loads the chunks of a lane of the keys from `base` on: key `lane / 4` of each eight,

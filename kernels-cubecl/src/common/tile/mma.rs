@@ -32,6 +32,15 @@ pub(crate) fn definition<E: Float>() -> MmaDefinition<E, E, f32> {
     MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize)
 }
 
+/// Two numbers of a chunk that follow each other.
+#[cube]
+pub(crate) fn two<E: Float>(chunk: &Chunk<E>, #[comptime] which: usize) -> Pair<E> {
+    let mut pair = Pair::<E>::empty();
+    pair.insert(0usize, chunk.extract(which * 2));
+    pair.insert(1usize, chunk.extract(which * 2 + 1));
+    pair
+}
+
 /// The 16 × 16 operand A whose rows are those of the stage from `row` on, and whose columns are
 /// numbers from `chunk` on.
 #[cube]

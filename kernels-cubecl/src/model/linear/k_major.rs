@@ -1,7 +1,7 @@
 use cubecl::prelude::*;
 
 use super::step::STEP;
-use crate::common::tile::mma::{CHUNK, Chunk, Pair, accumulators, definition};
+use crate::common::tile::mma::{CHUNK, Chunk, Pair, accumulators, definition, two};
 
 /// Outputs of a plane: the rows of one product.
 pub(super) const TALL: usize = 16;
@@ -68,15 +68,6 @@ fn load<E: Float>(
     }
 }
 
-/// Two numbers of a chunk.
-#[cube]
-fn pair<E: Float>(chunk: Chunk<E>, #[comptime] from: usize) -> Pair<E> {
-    let mut pair = Pair::<E>::empty();
-    pair.insert(0usize, chunk.extract(from));
-    pair.insert(1usize, chunk.extract(from + 1));
-    pair
-}
-
 /// Adds the products of a step.
 #[cube]
 fn multiply<E: Float>(
@@ -91,14 +82,14 @@ fn multiply<E: Float>(
         #[unroll]
         for register in 0..4usize {
             let chunk = lane.weights[comptime!(slot * LOADS + register % 2)];
-            a[register] = pair::<E>(chunk, comptime!(half * 4 + register / 2 * 2));
+            a[register] = two::<E>(&chunk, comptime!(half * 2 + register / 2));
         }
         #[unroll]
         for group in 0..groups {
             let chunk = lane.tokens[comptime!(slot * groups + group)];
             let mut b = Array::<Pair<E>>::new(2usize);
-            b[0] = pair::<E>(chunk, comptime!(half * 4));
-            b[1] = pair::<E>(chunk, comptime!(half * 4 + 2));
+            b[0] = two::<E>(&chunk, comptime!(half * 2));
+            b[1] = two::<E>(&chunk, comptime!(half * 2 + 1));
             definition::<E>().execute_inplace(&a, &b, &mut sums[group]);
         }
     }

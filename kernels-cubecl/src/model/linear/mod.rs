@@ -10,7 +10,10 @@ mod tiles;
 mod units;
 
 use briquette_ops::{LinearInput, Result};
-use burn::{backend::Dispatch, tensor::Tensor};
+use burn::{
+    backend::Dispatch,
+    tensor::{DType, Tensor},
+};
 
 pub use self::plan::MOST_LINEAR_ROWS;
 use self::{backend::LinearBackend, operands::Added, plan::LinearPlan, step::STEP};
@@ -63,21 +66,19 @@ pub fn linear(input: LinearInput) -> Result<Tensor<2>> {
 /// without kernels.
 pub(crate) fn is_worthwhile(input: &LinearInput) -> bool {
     let Ok(check) = Check::new("linear", &input.x.device()) else { return false };
-    input.x.dims()[0] <= units::ROWS || on_tensor_cores(&check, input)
+    input.x.dims()[0] <= units::ROWS || on_tensor_cores(&check, input.x.dtype(), &input.weight)
 }
 
 /// Whether [`linear`] is faster where these weights, `[inputs, outputs]`, are K-major.
 pub(crate) fn prefers_k_major(weight: &Tensor<2>) -> bool {
-    let [inputs, outputs] = weight.dims();
-    let check = Check::new("linear", &weight.device());
-    let multiplies = |check: Check| multiplies(check.client(), weight.dtype(), STEP);
-    plan::divides(inputs, outputs) && check.is_ok_and(multiplies)
+    Check::new("linear", &weight.device())
+        .is_ok_and(|check| on_tensor_cores(&check, weight.dtype(), weight))
 }
 
 /// Whether tensor cores take the product, if rows of weights lie as they need them.
-fn on_tensor_cores(check: &Check, input: &LinearInput) -> bool {
-    let [inputs, outputs] = input.weight.dims();
-    plan::divides(inputs, outputs) && multiplies(check.client(), input.x.dtype(), STEP)
+fn on_tensor_cores(check: &Check, dtype: DType, weight: &Tensor<2>) -> bool {
+    let [inputs, outputs] = weight.dims();
+    plan::divides(inputs, outputs) && multiplies(check.client(), dtype, STEP)
 }
 
 fn check(input: &LinearInput) -> Result<()> {
@@ -96,7 +97,7 @@ fn check(input: &LinearInput) -> Result<()> {
     check.countable("weight", &[inputs, outputs])?;
     check.countable("x", &[rows, inputs])?;
     check.countable("the product", &[rows, outputs])?;
-    if rows > MOST_LINEAR_ROWS && on_tensor_cores(&check, input) {
+    if rows > MOST_LINEAR_ROWS && on_tensor_cores(&check, input.x.dtype(), &input.weight) {
         check.cubes([plan::most_tiles(rows, outputs), 1, 1])?;
         return check.tensors(4);
     }

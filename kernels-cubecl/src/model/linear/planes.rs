@@ -2,7 +2,7 @@ use cubecl::prelude::*;
 
 use super::step::STEP;
 use crate::common::tile::{
-    mma::{CHUNK, Chunk, Pair, accumulators, definition},
+    mma::{CHUNK, Chunk, Pair, accumulators, definition, two},
     product::Quad,
 };
 
@@ -175,11 +175,7 @@ pub(super) fn linear_planes<E: Float>(
                     let mut fragment = Array::<Pair<E>>::new(2usize);
                     #[unroll]
                     for register in 0..2usize {
-                        let from = comptime!(half * 4 + register * 2);
-                        let mut pair = Pair::<E>::empty();
-                        pair.insert(0usize, token.extract(from));
-                        pair.insert(1usize, token.extract(from + 1));
-                        fragment[register] = pair;
+                        fragment[register] = two::<E>(&token, comptime!(half * 2 + register));
                     }
                     b.push(fragment);
                 }

@@ -179,11 +179,8 @@ pub(in crate::cache) fn compress_cross_layer(
 /// Numbers of the first query head of each kv head, `[batch, kv_heads, entries]`.
 fn first_of_groups(x: Tensor<3>, kv_heads: usize) -> Tensor<3> {
     let [batch, heads, entries] = x.dims();
-    if heads == kv_heads {
-        return x;
-    }
     let groups: Tensor<4> = x.reshape([batch, kv_heads, heads / kv_heads, entries]);
-    // Copied: a view would hold the buffer of all heads.
+    // Copied: a view would hold the buffer of all that they lie among.
     let first = counting(0..1, &groups.device());
     groups.select(2, first).squeeze_dim(2)
 }

@@ -6,7 +6,7 @@ use crate::{
     common::{
         line::StridedSlice,
         masked::MASKED,
-        tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros},
+        tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, two, zeros},
     },
 };
 
@@ -241,10 +241,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
                     let mut b = Array::<Pair<E>>::new(2usize);
                     #[unroll]
                     for register in 0..2usize {
-                        let mut pair = Pair::<E>::empty();
-                        pair.insert(0usize, chunk.extract(step * 4 + register * 2));
-                        pair.insert(1usize, chunk.extract(step * 4 + register * 2 + 1));
-                        b[register] = pair;
+                        b[register] = two::<E>(&chunk, comptime!(step * 2 + register));
                     }
                     definition::<E>().execute_inplace(&a[span * 2 + step], &b, &mut score);
                 }
