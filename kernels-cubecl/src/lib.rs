@@ -39,6 +39,8 @@ pub use common::memory::{RowLayout, allocate_apart, bytes_in_use, memory};
 pub use entries::{append, count, quantize, quantize_fp8, ranks};
 pub use kernels::Kernels;
 pub use merge::{accumulate, ema_weights, evict, evict_merging, evict_spreading, merge, nearest};
+#[cfg(cubecl_0_12)]
+pub use model::{LINEAR_SETTINGS, linear_by};
 pub use model::{
     MOST_LINEAR_ROWS, MOST_QUANTIZED_LINEAR_ROWS, dequantize, gated, linear, quantized_linear,
     rms_norm,

@@ -6,6 +6,8 @@ use burn::{
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{ComptimeOptionArgs, CubeCount, CubeDim};
 
+#[cfg(cubecl_0_12)]
+use super::wgmma;
 use super::{
     mma::{PrefillBlueprint, attention_mma},
     pattern::{Pattern, PatternLaunch},
@@ -55,6 +57,11 @@ pub(crate) fn launch(
         |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
     let log_sum_exp = empty(Shape::from([batch, heads, new]), DType::F32);
     let output = empty(shape, queries.dtype);
+    #[cfg(cubecl_0_12)]
+    if matches!(mask, Mask::Causal) && wgmma::takes(&queries, &keys) {
+        wgmma::launch([queries.clone(), keys, values], &output, &log_sum_exp, scale);
+        return (output, log_sum_exp);
+    }
     let (positions, pattern) = match mask {
         Mask::Causal => (None, None),
         Mask::Positions(positions) => (Some(positions), None),

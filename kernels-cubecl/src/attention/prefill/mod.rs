@@ -5,6 +5,8 @@ mod launch;
 mod mma;
 mod pattern;
 mod portable;
+#[cfg(cubecl_0_12)]
+mod wgmma;
 
 use briquette_ops::{AttentionInput, Result, Visibility};
 use burn::{backend::Dispatch, tensor::Tensor};

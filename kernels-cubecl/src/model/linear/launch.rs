@@ -5,6 +5,8 @@ use burn::{
 use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
+#[cfg(cubecl_0_12)]
+use super::wgmma;
 use super::{
     k_major::linear_k_major,
     merge::{self, linear_merge},
@@ -15,6 +17,8 @@ use super::{
     tiles::linear_tiles,
     units::{self, linear_units},
 };
+#[cfg(cubecl_0_12)]
+use crate::common::tile::wgmma::multiplies_groups;
 use crate::common::{
     tile::support::{chunked, is_chunked, multiplies},
     vector::vector_size,
@@ -49,6 +53,14 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
         Added::Nothing => x.clone(),
     };
     let in_tiles = on_planes && rows >= plan::FEWEST_ROWS_OF_TILES;
+    #[cfg(cubecl_0_12)]
+    if in_tiles && k_major && multiplies_groups(&client, element) {
+        let setting = wgmma::SETTINGS[wgmma::choose([rows, inputs, outputs])];
+        let (x, bias) = (chunked(x.clone()), biased.then(|| bias.clone()));
+        if wgmma::launch(x, weight.clone(), bias, &output, setting) {
+            return output;
+        }
+    }
     let mut tile_rows = rows;
     let (plan, parts) = if in_tiles {
         let (tiles, of_processor) = plan::tiles(rows, inputs, k_major);

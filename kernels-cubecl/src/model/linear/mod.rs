@@ -8,6 +8,8 @@ mod planes;
 mod step;
 mod tiles;
 mod units;
+#[cfg(cubecl_0_12)]
+mod wgmma;
 
 use briquette_ops::{LinearInput, Result};
 use burn::{
@@ -16,6 +18,8 @@ use burn::{
 };
 
 pub use self::plan::MOST_LINEAR_ROWS;
+#[cfg(cubecl_0_12)]
+pub use self::wgmma::{LINEAR_SETTINGS, linear_by};
 use self::{backend::LinearBackend, operands::Added, plan::LinearPlan, step::STEP};
 use crate::common::{check::Check, tile::support::multiplies};
 

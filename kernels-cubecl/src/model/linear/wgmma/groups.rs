@@ -1,0 +1,43 @@
+//! Launches the kernel of our own.
+
+use burn::backend::{TensorMetadata, cubecl::dtype_to_storage_type};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::{CubeCount, CubeDim};
+
+use super::kernel::{LinearGroupsBlueprint, linear_groups};
+use crate::common::{processors::processors, tile::wgmma::panels};
+
+/// Shared memory of a multiprocessor, without what the driver takes of each cube.
+const SHARED: usize = 226 * 1024;
+
+/// Writes the product of `x` and the transpose of `weight` to `output`.
+pub(super) fn launch(
+    x: CubeTensor,
+    weight: CubeTensor,
+    bias: Option<CubeTensor>,
+    output: &CubeTensor,
+    blueprint: LinearGroupsBlueprint,
+) {
+    let client = x.client.clone();
+    let element = dtype_to_storage_type(x.dtype);
+    let (rows, inputs, outputs) = (x.shape()[0], x.shape()[1], weight.shape()[0]);
+    let tiles = rows.div_ceil(blueprint.rows()) * outputs.div_ceil(blueprint.outputs);
+    let of_processor = (SHARED / (blueprint.stages * blueprint.bytes() + 1024)).clamp(1, 2);
+    let cubes = tiles.min(processors(&client) * of_processor);
+    let biased = bias.is_some();
+    // Never looked at where there is none.
+    let bias = bias.unwrap_or_else(|| x.clone());
+    linear_groups::launch(
+        &client,
+        CubeCount::Static(cubes as u32, 1, 1),
+        CubeDim::new_1d(blueprint.units() as u32),
+        panels(x, blueprint.rows()),
+        panels(weight, blueprint.outputs),
+        bias.into_tensor_arg(),
+        output.clone().into_tensor_arg(),
+        inputs,
+        blueprint,
+        biased,
+        element,
+    );
+}
