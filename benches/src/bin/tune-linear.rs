@@ -3,7 +3,7 @@
 
 #[cfg(cubecl_0_12)]
 mod tune {
-    use std::{fmt::Write, fs, path::PathBuf};
+    use std::{fmt::Write, fs, path::PathBuf, time::Duration};
 
     use anyhow::{Result, ensure};
     use briquette::ops::LinearInput;
@@ -11,10 +11,9 @@ mod tune {
     use briquette_kernels::{LINEAR_SETTINGS, linear_by};
     use burn::tensor::{DType, Device, Distribution, Tensor};
     use clap::Parser;
-    use std::time::Duration;
 
     /// Rows of `x`.
-    const ROWS: [usize; 8] = [64, 128, 256, 512, 1024, 2048, 4096, 32768];
+    const ROWS: [usize; 10] = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 32768];
     /// Inputs and outputs: Llama 3 8B's and Llama 3.2 1B's.
     const SHAPES: [[usize; 2]; 10] = [
         [4096, 6144],
@@ -44,9 +43,6 @@ mod tune {
         /// The device, as `briquette::device::open` names it
         #[arg(long, default_value = "cuda")]
         device: String,
-        /// Only so many rows, separated by commas [default: all]
-        #[arg(long, value_delimiter = ',')]
-        rows: Vec<usize>,
         /// The table, Rust
         #[arg(long)]
         table: PathBuf,
@@ -59,27 +55,30 @@ mod tune {
         let args = Args::parse();
         let device = briquette::device::open(&args.device)?;
         device.seed(2026);
-        let mut lines = "rows,inputs,outputs,setting,ms\n".to_owned();
+        let mut lines = "rows,inputs,outputs,groups,tile_outputs,stages,ms\n".to_owned();
         let mut table = Vec::new();
         for [inputs, outputs] in SHAPES {
             for rows in ROWS {
-                let wanted = args.rows.is_empty() || args.rows.contains(&rows);
-                if !wanted || rows * outputs > MOST {
+                if rows * outputs > MOST {
                     continue;
                 }
                 let sizes = [rows, inputs, outputs];
                 let times = times(&device, sizes)?;
-                let mut fastest = (f64::INFINITY, 0);
-                for (setting, time) in times.into_iter().enumerate() {
+                let mut fastest = (f64::INFINITY, LINEAR_SETTINGS[0]);
+                for (setting, time) in LINEAR_SETTINGS.into_iter().zip(times) {
+                    let [groups, wide, stages] = setting;
                     match time {
                         Ok(ms) => {
                             fastest = if ms < fastest.0 { (ms, setting) } else { fastest };
-                            writeln!(lines, "{rows},{inputs},{outputs},{setting},{ms:.5}")?;
+                            writeln!(
+                                lines,
+                                "{rows},{inputs},{outputs},{groups},{wide},{stages},{ms:.5}"
+                            )?;
                         }
-                        Err(error) => eprintln!("{sizes:?}, setting {setting}: {error:#}"),
+                        Err(error) => eprintln!("{sizes:?}, setting {setting:?}: {error:#}"),
                     }
                 }
-                println!("{sizes:?}: setting {}, {:.4} ms", fastest.1, fastest.0);
+                println!("{sizes:?}: setting {:?}, {:.4} ms", fastest.1, fastest.0);
                 table.push((sizes, fastest.1));
                 fs::write(&args.out, &lines)?;
             }
@@ -119,15 +118,15 @@ mod tune {
             let ms = time(device, EFFORT, sets, &kept)?.device;
             if ms > 2.0 { Ok(ms) } else { time_graph(device, EFFORT, sets, ms, &kept) }
         };
-        Ok((0..LINEAR_SETTINGS).map(one).collect())
+        Ok((0..LINEAR_SETTINGS.len()).map(one).collect())
     }
 
-    fn code(table: &[([usize; 3], usize)]) -> String {
+    fn code(table: &[([usize; 3], [usize; 3])]) -> String {
         let rows: String = table.iter().map(|row| format!("    {row:?},\n")).collect();
         format!(
             "//! Written by `tune-linear`.\n\n\
-             /// Rows of `x`, inputs, outputs, and the number of the setting that was fastest.\n\
-             pub(super) const TABLE: [([usize; 3], usize); {}] = [\n{rows}];\n",
+             /// Rows of `x`, inputs and outputs, and the setting that was fastest.\n\
+             pub(super) const TABLE: [([usize; 3], [usize; 3]); {}] = [\n{rows}];\n",
             table.len()
         )
     }

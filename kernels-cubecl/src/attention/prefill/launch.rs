@@ -13,6 +13,8 @@ use super::{
     pattern::{Pattern, PatternLaunch},
     portable::attention_tiled,
 };
+#[cfg(cubecl_0_12)]
+use crate::common::tile::wgmma::takes_heads;
 use crate::common::tile::{
     portable::{SIDE, UNITS},
     support::{chunked, multiplies},
@@ -58,8 +60,8 @@ pub(crate) fn launch(
     let log_sum_exp = empty(Shape::from([batch, heads, new]), DType::F32);
     let output = empty(shape, queries.dtype);
     #[cfg(cubecl_0_12)]
-    if matches!(mask, Mask::Causal) && wgmma::takes(&queries, &keys) {
-        wgmma::launch([queries.clone(), keys, values], &output, &log_sum_exp, scale);
+    if matches!(mask, Mask::Causal) && takes_heads(&queries, &keys) {
+        wgmma::launch([queries, keys, values], &output, &log_sum_exp, scale);
         return (output, log_sum_exp);
     }
     let (positions, pattern) = match mask {

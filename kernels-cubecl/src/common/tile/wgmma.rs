@@ -1,20 +1,32 @@
 //! What kernels on Hopper's tensor cores are made of: products of 128 units together (`wgmma`), of
 //! tiles in shared memory that the tensor memory accelerator has laid there. CubeCL 0.12 has them.
 
-use burn::backend::cubecl::dtype_to_storage_type;
-use burn_cubecl::tensor::CubeTensor;
+use burn::backend::{TensorMetadata, cubecl::dtype_to_storage_type};
+use burn_cubecl::{kernel::into_contiguous_aligned, tensor::CubeTensor};
 use cubecl::{
     features::{Tma, WgmmaElems},
     ir::{
-        ElemType, FloatKind,
+        AddressSpace, ElemType, FloatKind,
         attributes::IndexAttr,
-        dialect::matrix::{WgmmaFenceOp, WgmmaWaitGroupOp},
-        types::MatrixShape,
+        dialect::{
+            general::ReinterpretCastOp,
+            matrix::{
+                WgmmaCommitGroupOp, WgmmaDescriptorOp, WgmmaFenceOp, WgmmaFenceOperandOp, WgmmaOp,
+                WgmmaWaitGroupOp,
+            },
+        },
+        pliron::builtin::attributes::TypeAttr,
+        types::{
+            MatrixShape, PointerType,
+            barrier::{BarrierLevel, BarrierType},
+        },
     },
-    prelude::*,
+    prelude::{barrier::Barrier, *},
     wgmma::{Major, Swizzle, WgmmaTileLayout},
     zspace::Shape,
 };
+
+use super::{mma::CHUNK, support::chunked};
 
 /// Units of a group, which multiply together.
 pub(crate) const GROUP: usize = 128;
@@ -36,14 +48,31 @@ pub(crate) fn multiplies_groups(client: &Client, element: ElemType) -> bool {
         && features.matmul.wgmma.iter().any(|config| config.matches(elems, shape))
 }
 
-/// A tensor as the tensor memory accelerator copies it, in boxes of so many rows, a panel wide.
-/// Rows begin on 16 bytes. What is beyond the tensor is zero in shared memory.
+/// Whether the device has such products of queries and keys, and their rows are whole panels of
+/// which registers have room for the sums.
+pub(crate) fn takes_heads(queries: &CubeTensor, keys: &CubeTensor) -> bool {
+    let head_dim = queries.shape()[3];
+    queries.dtype == keys.dtype
+        && head_dim.is_multiple_of(PANEL)
+        && head_dim <= 2 * PANEL
+        && multiplies_groups(&queries.client, dtype_to_storage_type(queries.dtype))
+}
+
+/// A tensor as the tensor memory accelerator copies it, in boxes of so many rows, a panel wide. What
+/// is beyond the tensor is zero in shared memory. A tensor is copied if its rows do not begin on 16
+/// bytes, or if it repeats.
 pub(crate) fn panels(tensor: CubeTensor, rows: usize) -> TensorMapArg<Tiled> {
     let element = dtype_to_storage_type(tensor.dtype);
-    let mut tile_size = vec![1; tensor.meta.shape().num_dims()];
-    if let [.., of_rows, of_columns] = tile_size.as_mut_slice() {
-        (*of_rows, *of_columns) = (rows, PANEL);
+    let shape = tensor.meta.shape().clone();
+    let dims = shape.num_dims();
+    let repeats = (0..dims).any(|dim| shape[dim] > 1 && tensor.meta.strides()[dim] == 0);
+    let mut tensor = if repeats { into_contiguous_aligned(tensor) } else { chunked(tensor) };
+    for dim in (0..dims - 1).filter(|&dim| shape[dim] == 1) {
+        // Any that the driver accepts.
+        tensor.meta.strides[dim] = CHUNK;
     }
+    let mut tile_size = vec![1; dims];
+    (tile_size[dims - 2], tile_size[dims - 1]) = (rows, PANEL);
     let tile_size = Shape::from(tile_size);
     TensorMapArg::new(TiledArgs { tile_size }, tensor.into_tensor_arg(), element)
         .with_swizzle(Swizzle::B128.into())
@@ -83,4 +112,163 @@ pub(crate) fn wait_for_all_but(#[comptime] running: usize) {
         let running = IndexAttr::new(running);
         scope.register(&WgmmaWaitGroupOp::new(scope.ctx_mut(), running));
     })
+}
+
+/// The place of a tile in shared memory, and how it lies, as products read it. `first` is its first
+/// number, at a multiple of [`ALIGNMENT`].
+#[cube]
+#[allow(unused_variables)]
+pub(crate) fn descriptor<E: Float>(first: &E, #[comptime] layout: WgmmaTileLayout) -> u64 {
+    intrinsic!(|scope| {
+        let place = first.value(scope);
+        let (leading, stride) = (layout.leading_byte_offset(), layout.stride_byte_offset());
+        let op = WgmmaDescriptorOp::new(scope.ctx_mut(), place, leading, stride, layout.swizzle);
+        scope.register_with_result(&op).into()
+    })
+}
+
+/// How far the descriptor of a part of a tile is from that of the tile.
+pub(crate) fn part(layout: WgmmaTileLayout, row: usize, depth: usize) -> u64 {
+    // Addresses are counted in 16 bytes; numbers have two.
+    (layout.byte_offset(row, depth * DEPTH, 2) / 16) as u64
+}
+
+/// Adds the product of two tiles in shared memory to `sums`: 64 rows and `columns`, of which a unit
+/// has the numbers of an [`Accumulator`](cubecl::wgmma::Accumulator). Nobody touches `sums` until
+/// the product is waited for.
+#[cube]
+#[allow(unused_variables)]
+pub(crate) fn multiply_tiles<E: Float>(
+    sums: &mut Array<f32>,
+    rows: u64,
+    tile: u64,
+    #[comptime] columns: usize,
+) {
+    intrinsic!(|scope| {
+        let sums = sums.__extract_list(scope);
+        let (rows, tile) = (rows.read_value(scope), tile.read_value(scope));
+        let element = TypeAttr::new(E::__expand_as_type(scope));
+        let shape = MatrixShape { m: ROWS, n: columns, k: DEPTH };
+        let (a, b) = (Major::K, Major::K);
+        let op =
+            WgmmaOp::new(scope.ctx_mut(), rows, tile, sums, element.clone(), element, shape, a, b);
+        scope.register(&op);
+    })
+}
+
+/// The same of rows in registers, eight numbers of a unit as two tiles of sums have them, and of a
+/// tile whose columns lie one after another.
+#[cube]
+#[allow(unused_variables)]
+pub(crate) fn multiply_rows<E: Float>(
+    sums: &mut Array<f32>,
+    rows: &Array<E>,
+    tile: u64,
+    #[comptime] columns: usize,
+) {
+    intrinsic!(|scope| {
+        let sums = sums.__extract_list(scope);
+        let rows = rows.read_value(scope);
+        let tile = tile.read_value(scope);
+        let element = TypeAttr::new(E::__expand_as_type(scope));
+        let shape = MatrixShape { m: ROWS, n: columns, k: DEPTH };
+        let (a, b) = (Major::K, Major::MN);
+        let op =
+            WgmmaOp::new(scope.ctx_mut(), rows, tile, sums, element.clone(), element, shape, a, b);
+        scope.register(&op);
+    })
+}
+
+/// Keeps the compiler from moving what touches these registers across this point.
+#[cube]
+#[allow(unused_variables)]
+pub(crate) fn pin<E: CubePrimitive>(registers: &Array<E>) {
+    intrinsic!(|scope| {
+        let registers = registers.__extract_list(scope);
+        scope.register(&WgmmaFenceOperandOp::new(scope.ctx_mut(), registers));
+    })
+}
+
+/// Commits the products since the last commit: they are waited for together.
+#[cube]
+pub(crate) fn commit() {
+    intrinsic!(|scope| {
+        scope.register(&WgmmaCommitGroupOp::new(scope.ctx_mut()));
+    })
+}
+
+/// A word of shared memory taken for the barrier that it holds: barriers that are counted.
+#[cube]
+#[allow(unused_variables)]
+pub(crate) fn barrier_of(word: &u64) -> Barrier {
+    intrinsic!(|scope| {
+        let word = word.value(scope);
+        let inner = BarrierType::get(scope.ctx(), BarrierLevel::Cube).into();
+        let kind = PointerType::get(scope.ctx(), inner, AddressSpace::Shared).into();
+        let op = ReinterpretCastOp::new(scope.ctx_mut(), kind, word);
+        let barrier: NativeExpand<Barrier> = scope.register_with_result(&op).into();
+        barrier
+    })
+}
+
+/// Asks for the panels of so many rows of a head, into a stage of shared memory. `full` is the word
+/// of the barrier that says when they have come.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn ask<E: Float>(
+    full: &u64,
+    from: &TensorMap<E, Tiled>,
+    stages: &mut Shared<[E]>,
+    batch: usize,
+    head: usize,
+    row: usize,
+    stage: usize,
+    #[comptime] rows: usize,
+    #[comptime] head_dim: usize,
+) {
+    let full = barrier_of(full);
+    full.arrive_and_expect_tx(1, comptime!((rows * head_dim * 2) as u32));
+    #[unroll]
+    for panel in 0..comptime!(head_dim / PANEL) {
+        let first = stage * comptime!(rows * head_dim) + comptime!(panel * PANEL * rows);
+        full.tma_load_4d(
+            from,
+            &mut stages[first..first + comptime!(PANEL * rows)],
+            batch as i32,
+            head as i32,
+            row as i32,
+            comptime!((panel * PANEL) as i32),
+        );
+    }
+}
+
+/// Asks for the scores of a block: the products of 64 rows of a tile of `of_rows` and of `block`
+/// columns.
+#[cube]
+pub(crate) fn ask_scores<E: Float>(
+    scores: &mut Array<f32>,
+    rows: u64,
+    columns: u64,
+    #[comptime] of_rows: usize,
+    #[comptime] block: usize,
+    #[comptime] head_dim: usize,
+) {
+    let of_rows = comptime!(along_rows(of_rows, head_dim));
+    let of_columns = comptime!(along_rows(block, head_dim));
+    #[unroll]
+    for place in 0..comptime!(block / 2) {
+        scores[place] = 0.0;
+    }
+    pin::<f32>(&*scores);
+    fence();
+    #[unroll]
+    for depth in 0..comptime!(head_dim / DEPTH) {
+        multiply_tiles::<E>(
+            scores,
+            rows + comptime!(part(of_rows, 0, depth)),
+            columns + comptime!(part(of_columns, 0, depth)),
+            block,
+        );
+    }
+    commit();
 }

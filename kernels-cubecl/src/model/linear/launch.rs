@@ -54,12 +54,11 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
     };
     let in_tiles = on_planes && rows >= plan::FEWEST_ROWS_OF_TILES;
     #[cfg(cubecl_0_12)]
-    if in_tiles && k_major && multiplies_groups(&client, element) {
-        let setting = wgmma::SETTINGS[wgmma::choose([rows, inputs, outputs])];
-        let (x, bias) = (chunked(x.clone()), biased.then(|| bias.clone()));
-        if wgmma::launch(x, weight.clone(), bias, &output, setting) {
-            return output;
-        }
+    if on_planes && k_major && rows >= wgmma::FEWEST_ROWS && multiplies_groups(&client, element) {
+        let blueprint = wgmma::choose([rows, inputs, outputs]);
+        let bias = biased.then_some(bias);
+        wgmma::launch(x, weight, bias, &output, blueprint);
+        return output;
     }
     let mut tile_rows = rows;
     let (plan, parts) = if in_tiles {

@@ -47,6 +47,10 @@ use crate::common::{check::Check, tile::support::multiplies};
 /// lie, and 16 outputs are a tile of so few that a cube has all of its sums: one launch, no parts.
 /// That was faster than the other way for 1, 16, 64 and more rows (see the book).
 ///
+/// On CubeCL 0.12 (`next/burn-0.23.patch`) and Hopper, K-major weights of more than 8 rows are
+/// multiplied by 128 units together, 64 rows and up to 256 outputs at a time, from shared memory,
+/// where the tensor memory accelerator lays both sides, several stages ahead.
+///
 /// It reads inputs · outputs weights once for each 128 rows, and `x` once for each tile of 64 to
 /// 256 outputs, from caches; it writes and reads 4 bytes per row and output for each of the parts,
 /// which are as many as tiles and cubes together.

@@ -55,6 +55,9 @@ fn cases() -> Vec<Case> {
         Case { head_dim: 16, old: 3, new: 70, ..CAUSAL },
         Case { head_dim: 48, old: 3, new: 70, ..CAUSAL },
         Case { batch: 2, head_dim: 80, old: 30, new: 70, by_position: true, ..CAUSAL },
+        // Blocks one after another in turn, more than there are stages.
+        Case { old: 130, new: 520, local: 200, ..CAUSAL },
+        Case { new: 700, local: 100, ..wide },
     ]
 }
 

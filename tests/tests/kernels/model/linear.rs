@@ -2,6 +2,8 @@
 //! arrangement of planes.
 
 use briquette::ops::{LinearInput, OpError};
+#[cfg(cubecl_0_12)]
+use briquette_kernels::{LINEAR_SETTINGS, linear_by};
 use briquette_kernels::{MOST_LINEAR_ROWS, linear};
 use briquette_tests::{
     backends::{backends, host},
@@ -70,9 +72,19 @@ impl Case {
 
 impl Drawn {
     fn check(&self, call: LinearInput, dtype: DType, what: &str) -> Vec<f32> {
+        self.check_by(|call| linear(call).unwrap(), call, dtype, what)
+    }
+
+    fn check_by(
+        &self,
+        product: impl Fn(LinearInput) -> Tensor<2>,
+        call: LinearInput,
+        dtype: DType,
+        what: &str,
+    ) -> Vec<f32> {
         poison(&call.x.device(), &[self.expected.len(), self.expected.len() * 4]);
         let dims = [call.x.dims()[0], call.weight.dims()[1]];
-        let found = linear(call).unwrap();
+        let found = product(call);
         assert_eq!(found.dims(), dims, "{what}");
         assert_eq!(found.dtype(), dtype, "{what}");
         let found = numbers(found);
@@ -145,6 +157,41 @@ fn linear_of_cases() {
                 let k_major = within(&weight.clone().transpose()).transpose();
                 drawn.check(call(x.clone(), k_major), dtype, "weight turned and within");
                 drawn.check(call(x, within(&weight)), dtype, "weight within");
+            }
+        }
+    }
+}
+
+/// Sizes that no tile divides, and more tiles than cubes.
+#[cfg(cubecl_0_12)]
+#[test]
+fn linear_by_each_setting() {
+    let cases = [
+        Case { rows: 33, inputs: 96, outputs: 136, bias: false },
+        Case { rows: 150, inputs: 1056, outputs: 520, bias: false },
+        Case { rows: 300, inputs: 32, outputs: 5000, bias: false },
+    ];
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for dtype in backend.dtypes() {
+            for case in cases {
+                println!("{}, {dtype:?}, {case:?}", backend.name);
+                let few = Case { rows: 1, inputs: 32, outputs: 8, bias: false };
+                let call = few.draw(dtype, &backend.device).call;
+                if let Err(error) = linear_by(call, 0) {
+                    assert_eq!(error, OpError::Device { operation: "linear" });
+                    assert!(dtype == DType::F32 || backend.name != "cuda");
+                    continue;
+                }
+                let drawn = case.draw(dtype, &backend.device);
+                for (setting, what) in LINEAR_SETTINGS.into_iter().enumerate() {
+                    let product = |call| linear_by(call, setting).unwrap();
+                    let call = drawn.call.clone();
+                    drawn.check_by(product, call, dtype, &format!("{what:?}"));
+                }
+                let (found, max) = (LINEAR_SETTINGS.len(), LINEAR_SETTINGS.len() - 1);
+                let error = linear_by(drawn.call.clone(), found).unwrap_err();
+                let (operation, what) = ("linear", "setting");
+                assert_eq!(error, OpError::TooLarge { operation, what, found, max });
             }
         }
     }

@@ -1,15 +1,19 @@
-use cubecl::{
-    prelude::{barrier::Barrier, *},
-    wgmma::{Accumulator, Fragment, MatrixDescriptor},
-};
+use cubecl::prelude::*;
 
 use crate::common::{
     masked::MASKED,
     tile::{
         mma::Pair,
-        wgmma::{ALIGNMENT, DEPTH, GROUP, PANEL, ROWS, along_columns, along_rows, group_of_unit},
+        wgmma::{
+            ALIGNMENT, DEPTH, GROUP, PANEL, ROWS, along_columns, along_rows, ask, ask_scores,
+            barrier_of, commit, descriptor, fence, group_of_unit, multiply_rows, part, pin,
+            wait_for_all_but,
+        },
     },
 };
+
+/// Blocks of keys, and of values, in shared memory: one that is multiplied, one on its way.
+const STAGES: usize = 2;
 
 /// Compile-time parameters of [`attention_groups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,8 +24,6 @@ pub(super) struct AttentionGroupsBlueprint {
     pub(super) groups: usize,
     /// Keys of a block.
     pub(super) keys: usize,
-    /// Blocks of keys, and of values, in shared memory.
-    pub(super) stages: usize,
 }
 
 impl AttentionGroupsBlueprint {
@@ -36,41 +38,118 @@ impl AttentionGroupsBlueprint {
         self.groups * GROUP
     }
 
-    /// Bytes of a block of keys, or of values.
-    const fn bytes(self) -> usize {
-        self.keys * self.head_dim * 2
+    /// Numbers of a block of keys, or of values.
+    const fn size(self) -> usize {
+        self.keys * self.head_dim
     }
 }
 
-/// Asks for the panels of a block of rows.
+/// Asks for the sums of a block's values, by weights.
 #[cube]
-fn ask<E: Float>(
-    barrier: &Shared<Barrier>,
-    rows: &TensorMap<E, Tiled>,
-    stages: &mut Shared<[E]>,
-    batch: usize,
-    head: usize,
-    row: usize,
-    #[comptime] stage: usize,
-    #[comptime] count: usize,
-    #[comptime] head_dim: usize,
+fn ask_values<E: Float>(
+    sums: &mut Array<f32>,
+    weights: &Sequence<Array<E>>,
+    values: u64,
+    #[comptime] blueprint: AttentionGroupsBlueprint,
+) {
+    let AttentionGroupsBlueprint { head_dim, keys: block, .. } = blueprint;
+    let layout = comptime!(along_columns(block, head_dim));
+    pin::<f32>(&*sums);
+    #[unroll]
+    for depth in 0..comptime!(block / DEPTH) {
+        pin::<E>(&weights[depth]);
+    }
+    fence();
+    #[unroll]
+    for depth in 0..comptime!(block / DEPTH) {
+        let tile = values + comptime!(part(layout, 0, depth));
+        multiply_rows::<E>(sums, &weights[depth], tile, head_dim);
+    }
+    commit();
+}
+
+/// Numbers of a unit's two rows.
+#[derive(CubeType)]
+struct Rows {
+    /// The first row, as a number of all queries' entries: what it sees last. The other is eight on.
+    position: usize,
+    /// The highest score so far.
+    highest: Array<f32>,
+    /// The sum of this unit's weights, relative to the highest score.
+    total: Array<f32>,
+    /// The factor of sums since the highest score has moved.
+    kept: Array<f32>,
+}
+
+/// Turns scores of the entries from `base` on into weights. Hidden are those behind the position of
+/// a row; of a block that is `whole` none is.
+#[cube]
+fn weigh(
+    scores: &mut Array<f32>,
+    rows: &mut Rows,
+    base: usize,
+    whole: bool,
+    scale: f32,
+    #[comptime] block: usize,
+) {
+    let long = comptime!(block / 8);
+    if !whole {
+        let first = base + UNIT_POS_PLANE as usize % 4 * 2;
+        #[unroll]
+        for place in 0..comptime!(block / 2) {
+            let column = first + comptime!(place / 4 * 8 + place % 2);
+            let hidden = column > rows.position + comptime!(place / 2 % 2 * 8);
+            scores[place] = select(hidden, MASKED, scores[place]);
+        }
+    }
+    #[unroll]
+    for half in 0..2usize {
+        let mut most = scores[half * 2];
+        #[unroll]
+        for tile in 0..long {
+            most = most.max(scores[tile * 4 + half * 2].max(scores[tile * 4 + half * 2 + 1]));
+        }
+        most = most.max(plane_shuffle_xor(most, 1));
+        most = most.max(plane_shuffle_xor(most, 2));
+        most = most.max(rows.highest[half]);
+        let kept = ((rows.highest[half] - most) * scale).exp();
+        rows.highest[half] = most;
+        rows.kept[half] = kept;
+        let offset = select(most > MASKED, most * scale, 0.0);
+        let mut sum = rows.total[half] * kept;
+        #[unroll]
+        for tile in 0..long {
+            #[unroll]
+            for side in 0..2usize {
+                let place = comptime!(tile * 4 + half * 2 + side);
+                let weight = fma(scores[place], scale, -offset).exp();
+                scores[place] = weight;
+                sum += weight;
+            }
+        }
+        rows.total[half] = sum;
+    }
+}
+
+/// Weights as the product with values takes them.
+#[cube]
+fn round<E: Float>(
+    weights: &mut Sequence<Array<E>>,
+    scores: &Array<f32>,
+    #[comptime] block: usize,
 ) {
     #[unroll]
-    for panel in 0..comptime!(head_dim / PANEL) {
-        let from = comptime!((stage * head_dim + panel * PANEL) * count);
-        let to = comptime!((stage * head_dim + (panel + 1) * PANEL) * count);
-        barrier.tma_load_4d(
-            rows,
-            &mut stages[from..to],
-            batch as i32,
-            head as i32,
-            row as i32,
-            comptime!((panel * PANEL) as i32),
-        );
+    for depth in 0..comptime!(block / DEPTH) {
+        let rounded = &mut weights[depth];
+        #[unroll]
+        for nth in 0..8usize {
+            rounded[nth] = E::cast_from(scores[depth * 8 + nth]);
+        }
     }
 }
 
-/// See [`super::attention`], causally.
+/// See [`super::super::attention`], causally: a group has the scores of the next block multiplied,
+/// and the values of this one, and turns those scores into weights while its values are.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn attention_groups<E: Float>(
@@ -85,12 +164,14 @@ pub(super) fn attention_groups<E: Float>(
     #[comptime] blueprint: AttentionGroupsBlueprint,
     #[define(E)] _type: ElemType,
 ) {
-    let AttentionGroupsBlueprint { head_dim, groups, keys: block, stages } = blueprint;
+    let AttentionGroupsBlueprint { head_dim, groups, keys: block } = blueprint;
     let own_rows = comptime!(blueprint.queries());
     let query_layout = comptime!(along_rows(own_rows, head_dim));
     let key_layout = comptime!(along_rows(block, head_dim));
     let value_layout = comptime!(along_columns(block, head_dim));
-    let size = comptime!(block * head_dim);
+    // Of a stage, as descriptors count.
+    let stage_step = comptime!((blueprint.size() / 8) as u64);
+    let wide = comptime!(head_dim / 8);
 
     let unit = UNIT_POS as usize;
     let new = output.shape(2);
@@ -100,38 +181,30 @@ pub(super) fn attention_groups<E: Float>(
     let kv_head = head / of_kv_head;
     // The last queries of all heads see most: they go first.
     let first = (new.div_ceil(own_rows) - 1 - CUBE_POS_Y as usize) * own_rows;
-    let seen = (first + own_rows + old).min(entries);
-    let blocks = seen.div_ceil(block);
-    let rounds = blocks.div_ceil(stages);
+    let blocks = (first + own_rows + old).min(entries).div_ceil(block);
 
     let mut query_stage =
         Shared::<[E]>::new_aligned_slice(comptime!(own_rows * head_dim), ALIGNMENT);
     let mut key_stages =
-        Shared::<[E]>::new_aligned_slice(comptime!(stages * block * head_dim), ALIGNMENT);
+        Shared::<[E]>::new_aligned_slice(comptime!(STAGES * blueprint.size()), ALIGNMENT);
     let mut value_stages =
-        Shared::<[E]>::new_aligned_slice(comptime!(stages * block * head_dim), ALIGNMENT);
-    // Of queries, and of each stage of keys and of values: whether it has come; of a stage whether
+        Shared::<[E]>::new_aligned_slice(comptime!(STAGES * blueprint.size()), ALIGNMENT);
+    // Of each stage of keys, then of values, and last of queries: whether it has come; and whether
     // it has been read.
-    let query_full = Barrier::shared_uninit();
-    let mut key_full = Sequence::<Shared<Barrier>>::new();
-    let mut key_empty = Sequence::<Shared<Barrier>>::new();
-    let mut value_full = Sequence::<Shared<Barrier>>::new();
-    let mut value_empty = Sequence::<Shared<Barrier>>::new();
-    #[unroll]
-    for _ in 0..stages {
-        key_full.push(Barrier::shared_uninit());
-        key_empty.push(Barrier::shared_uninit());
-        value_full.push(Barrier::shared_uninit());
-        value_empty.push(Barrier::shared_uninit());
-    }
+    let full = Shared::<[u64]>::new_slice(comptime!(2 * STAGES + 1));
+    let empty = Shared::<[u64]>::new_slice(comptime!(2 * STAGES));
+    // Of each group: whether it may ask for products.
+    let turn = Shared::<[u64]>::new_slice(groups);
     if unit == 0 {
-        query_full.init_manual(1);
         #[unroll]
-        for stage in 0..stages {
-            key_full[stage].init_manual(1);
-            key_empty[stage].init_manual(comptime!(groups as u32));
-            value_full[stage].init_manual(1);
-            value_empty[stage].init_manual(comptime!(groups as u32));
+        for stage in 0..comptime!(2 * STAGES) {
+            barrier_of(&full[stage]).init_manual(1);
+            barrier_of(&empty[stage]).init_manual(comptime!(groups as u32));
+        }
+        barrier_of(&full[comptime!(2 * STAGES)]).init_manual(1);
+        #[unroll]
+        for group in 0..groups {
+            barrier_of(&turn[group]).init_manual(1);
         }
     }
     sync_async_proxy_shared();
@@ -139,9 +212,9 @@ pub(super) fn attention_groups<E: Float>(
 
     let asks = unit == 0;
     if asks {
-        query_full.arrive_and_expect_tx(1, comptime!((own_rows * head_dim * 2) as u32));
+        let of_queries = &full[comptime!(2 * STAGES)];
         ask::<E>(
-            &query_full,
+            of_queries,
             queries,
             &mut query_stage,
             batch,
@@ -151,207 +224,171 @@ pub(super) fn attention_groups<E: Float>(
             own_rows,
             head_dim,
         );
-        #[unroll]
-        for stage in 0..comptime!(stages - 1) {
-            if stage < blocks {
-                let row = stage * block;
-                let bytes = comptime!(blueprint.bytes() as u32);
-                key_full[stage].arrive_and_expect_tx(1, bytes);
-                ask::<E>(
-                    &key_full[stage],
-                    keys,
-                    &mut key_stages,
-                    batch,
-                    kv_head,
-                    row,
-                    stage,
-                    block,
-                    head_dim,
-                );
-                value_full[stage].arrive_and_expect_tx(1, bytes);
-                ask::<E>(
-                    &value_full[stage],
-                    values,
-                    &mut value_stages,
-                    batch,
-                    kv_head,
-                    row,
-                    stage,
-                    block,
-                    head_dim,
-                );
-            }
+        ask::<E>(&full[0], keys, &mut key_stages, batch, kv_head, 0usize, 0usize, block, head_dim);
+        if blocks > 1 {
+            ask::<E>(
+                &full[1],
+                keys,
+                &mut key_stages,
+                batch,
+                kv_head,
+                block,
+                1usize,
+                block,
+                head_dim,
+            );
         }
+        ask::<E>(
+            &full[STAGES],
+            values,
+            &mut value_stages,
+            batch,
+            kv_head,
+            0usize,
+            0usize,
+            block,
+            head_dim,
+        );
     }
 
-    let mut phase = 0u32;
     let group = group_of_unit();
     let elected = unit.is_multiple_of(GROUP);
     let lane = UNIT_POS_PLANE as usize;
     // A unit has two rows, eight apart.
     let row = first + group * ROWS + unit % GROUP / 32 * 16 + lane / 4;
-    let wide = comptime!(head_dim / 8);
-    let long = comptime!(block / 8);
+    let of_queries = descriptor::<E>(&query_stage[0], query_layout)
+        + group as u64 * comptime!((ROWS * PANEL / 8) as u64);
+    let of_keys = descriptor::<E>(&key_stages[0], key_layout);
+    let of_values = descriptor::<E>(&value_stages[0], value_layout);
 
-    let mut highest = Array::<f32>::new(2usize);
-    let mut total = Array::<f32>::new(2usize);
+    let mut rows = Rows {
+        position: row + old,
+        highest: Array::<f32>::new(2usize),
+        total: Array::<f32>::new(2usize),
+        kept: Array::<f32>::new(2usize),
+    };
     #[unroll]
     for half in 0..2usize {
-        highest[half] = MASKED;
-        total[half] = 0.0;
+        rows.highest[half] = MASKED;
+        rows.total[half] = 0.0;
     }
     let mut sums = Array::<f32>::new(comptime!(head_dim / 2));
     #[unroll]
     for place in 0..comptime!(head_dim / 2) {
         sums[place] = 0.0;
     }
+    let mut scores = Array::<f32>::new(comptime!(block / 2));
+    let mut weights = Sequence::<Array<E>>::new();
+    #[unroll]
+    for _ in 0..comptime!(block / DEPTH) {
+        weights.push(Array::<E>::new(8usize));
+    }
+    // Entries that all queries of the group see.
+    let seen_by_all = first + group * ROWS + old + 1;
 
-    query_full.wait_parity(0);
-    let of_queries = MatrixDescriptor::<E>::new(&query_stage[0..own_rows * head_dim], query_layout);
-    for round in 0..rounds {
-        #[unroll]
-        for stage in 0..stages {
-            let number = round * stages + stage;
-            if number < blocks {
-                let base = number * block;
-                // Into the stage that the block before has been read from.
-                let next = number + comptime!(stages - 1);
-                if asks && next < blocks {
-                    let (row, bytes) = (next * block, comptime!(blueprint.bytes() as u32));
-                    let place = comptime!((stage + stages - 1) % stages);
-                    if number > 0 {
-                        let before = if comptime!(stage > 0) { phase } else { phase ^ 1 };
-                        key_empty[place].wait_parity(before);
-                        value_empty[place].wait_parity(before);
-                    }
-                    key_full[place].arrive_and_expect_tx(1, bytes);
-                    ask::<E>(
-                        &key_full[place],
-                        keys,
-                        &mut key_stages,
-                        batch,
-                        kv_head,
-                        row,
-                        place,
-                        block,
-                        head_dim,
-                    );
-                    value_full[place].arrive_and_expect_tx(1, bytes);
-                    ask::<E>(
-                        &value_full[place],
-                        values,
-                        &mut value_stages,
-                        batch,
-                        kv_head,
-                        row,
-                        place,
-                        block,
-                        head_dim,
-                    );
-                }
-                key_full[stage].wait_parity(phase);
-                let of_keys = MatrixDescriptor::<E>::new(
-                    &key_stages[stage * size..(stage + 1) * size],
-                    key_layout,
-                );
-                let mut scores = Accumulator::<f32>::new(block).start();
-                #[unroll]
-                for depth in 0..comptime!(head_dim / DEPTH) {
-                    scores.execute(
-                        &of_queries.at(group * ROWS, depth * DEPTH),
-                        &of_keys.at(0usize, depth * DEPTH),
-                    );
-                }
-                let scores = scores.wait();
-                if elected {
-                    key_empty[stage].arrive();
-                }
+    barrier_of(&full[comptime!(2 * STAGES)]).wait_parity(0);
+    barrier_of(&full[0]).wait_parity(0);
+    ask_scores::<E>(&mut scores, of_queries, of_keys, own_rows, block, head_dim);
+    wait_for_all_but(0usize);
+    pin::<f32>(&scores);
+    if elected {
+        barrier_of(&empty[0]).arrive();
+    }
+    weigh(&mut scores, &mut rows, 0usize, block <= seen_by_all, scale, block);
+    round::<E>(&mut weights, &scores, block);
 
-                let mut weights = Array::<f32>::new(comptime!(block / 2));
-                #[unroll]
-                for place in 0..comptime!(block / 2) {
-                    weights[place] = scores.get(place);
-                }
-                // What the group's first query does not see.
-                if base + block > first + group * ROWS + old + 1 {
-                    #[unroll]
-                    for place in 0..comptime!(block / 2) {
-                        let half = comptime!(place / 2 % 2);
-                        let column = base + lane % 4 * 2 + comptime!(place / 4 * 8 + place % 2);
-                        let hidden = column > row + half * 8 + old;
-                        weights[place] = select(hidden, MASKED, weights[place]);
-                    }
-                }
-
-                #[unroll]
-                for half in 0..2usize {
-                    let mut most = weights[half * 2];
-                    #[unroll]
-                    for tile in 0..long {
-                        most = most.max(weights[tile * 4 + half * 2]);
-                        most = most.max(weights[tile * 4 + half * 2 + 1]);
-                    }
-                    most = most.max(plane_shuffle_xor(most, 1));
-                    most = most.max(plane_shuffle_xor(most, 2));
-                    most = most.max(highest[half]);
-                    let kept = ((highest[half] - most) * scale).exp();
-                    highest[half] = most;
-                    let offset = select(most > MASKED, most * scale, 0.0);
-                    let mut sum = total[half] * kept;
-                    #[unroll]
-                    for tile in 0..long {
-                        #[unroll]
-                        for side in 0..2usize {
-                            let place = comptime!(tile * 4 + half * 2 + side);
-                            let weight = fma(weights[place], scale, -offset).exp();
-                            weights[place] = weight;
-                            sum += weight;
-                        }
-                    }
-                    total[half] = sum;
-                    #[unroll]
-                    for tile in 0..wide {
-                        sums[tile * 4 + half * 2] *= kept;
-                        sums[tile * 4 + half * 2 + 1] *= kept;
-                    }
-                }
-
-                value_full[stage].wait_parity(phase);
-                let of_values = MatrixDescriptor::<E>::new(
-                    &value_stages[stage * size..(stage + 1) * size],
-                    value_layout,
-                );
-                let mut found = Accumulator::<f32>::new(head_dim).start();
-                #[unroll]
-                for depth in 0..comptime!(block / DEPTH) {
-                    let mut fragment = Fragment::<E>::new();
-                    #[unroll]
-                    for nth in 0..8usize {
-                        // Two tiles of eight columns: a fragment's runs of two are in the same
-                        // order as a sum's.
-                        fragment.set(nth, E::cast_from(weights[depth * 8 + nth]));
-                    }
-                    found.execute_registers(&fragment, &of_values.at(0usize, depth * DEPTH));
-                }
-                let found = found.wait();
-                if elected {
-                    value_empty[stage].arrive();
-                }
-                #[unroll]
-                for place in 0..comptime!(head_dim / 2) {
-                    sums[place] += found.get(place);
-                }
+    for number in 1..blocks {
+        // Scores of this block, values of the one before.
+        let (stage, before) = (number % STAGES, (number - 1) % STAGES);
+        let phase = (number / STAGES % 2) as u32;
+        let before_phase = ((number - 1) / STAGES % 2) as u32;
+        barrier_of(&full[stage]).wait_parity(phase);
+        // One group multiplies while the other turns scores into weights.
+        if comptime!(groups > 1) {
+            let first = (group == 0) as u32;
+            barrier_of(&turn[group]).wait_parity((number - 1) as u32 % 2 ^ first);
+        }
+        ask_scores::<E>(
+            &mut scores,
+            of_queries,
+            of_keys + stage as u64 * stage_step,
+            own_rows,
+            block,
+            head_dim,
+        );
+        barrier_of(&full[STAGES + before]).wait_parity(before_phase);
+        ask_values::<E>(&mut sums, &weights, of_values + before as u64 * stage_step, blueprint);
+        if comptime!(groups > 1) {
+            if elected {
+                barrier_of(&turn[(group + 1) % groups]).arrive();
             }
         }
-        phase ^= 1;
+        if asks && number + 1 < blocks {
+            // Where the keys were whose scores are weights now.
+            let row = (number + 1) * block;
+            barrier_of(&empty[before]).wait_parity(before_phase);
+            ask::<E>(
+                &full[before],
+                keys,
+                &mut key_stages,
+                batch,
+                kv_head,
+                row,
+                before,
+                block,
+                head_dim,
+            );
+        }
+        if asks {
+            // Where the values were before those that are multiplied.
+            let row = number * block;
+            if number > 1 {
+                let phase = ((number - 2) / STAGES % 2) as u32;
+                barrier_of(&empty[STAGES + stage]).wait_parity(phase);
+            }
+            ask::<E>(
+                &full[STAGES + stage],
+                values,
+                &mut value_stages,
+                batch,
+                kv_head,
+                row,
+                stage,
+                block,
+                head_dim,
+            );
+        }
+        wait_for_all_but(1usize);
+        pin::<f32>(&scores);
+        if elected {
+            barrier_of(&empty[stage]).arrive();
+        }
+        let base = number * block;
+        weigh(&mut scores, &mut rows, base, base + block <= seen_by_all, scale, block);
+        wait_for_all_but(0usize);
+        pin::<f32>(&sums);
+        if elected {
+            barrier_of(&empty[STAGES + before]).arrive();
+        }
+        #[unroll]
+        for place in 0..comptime!(head_dim / 2) {
+            sums[place] *= rows.kept[comptime!(place / 2 % 2)];
+        }
+        round::<E>(&mut weights, &scores, block);
     }
+    let last = blocks - 1;
+    barrier_of(&full[STAGES + last % STAGES]).wait_parity((last / STAGES % 2) as u32);
+    let of_last = of_values + (last % STAGES) as u64 * stage_step;
+    ask_values::<E>(&mut sums, &weights, of_last, blueprint);
+    wait_for_all_but(0usize);
+    pin::<f32>(&sums);
 
     let output_start = batch * output.stride(0) + head * output.stride(1);
     let lse_start = batch * log_sum_exp.stride(0) + head * log_sum_exp.stride(1);
     #[unroll]
     for half in 0..2usize {
         let row = row + half * 8;
-        let mut sum = total[half];
+        let mut sum = rows.total[half];
         sum += plane_shuffle_xor(sum, 1);
         sum += plane_shuffle_xor(sum, 2);
         if row < new {
@@ -366,7 +403,7 @@ pub(super) fn attention_groups<E: Float>(
             }
             if lane % 4 == 0 {
                 let place = lse_start + row * log_sum_exp.stride(2);
-                log_sum_exp[place] = highest[half] * scale + sum.ln();
+                log_sum_exp[place] = rows.highest[half] * scale + sum.ln();
             }
         }
     }

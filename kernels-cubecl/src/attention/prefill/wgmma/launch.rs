@@ -3,22 +3,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::kernel::{AttentionGroupsBlueprint, attention_groups};
-use crate::common::tile::{
-    support::chunked,
-    wgmma::{PANEL, multiplies_groups, panels},
-};
-
-/// The widest heads whose sums and scores are in registers together.
-const MOST_CHANNELS: usize = 128;
-
-/// Whether the device has the products, and heads are whole panels.
-pub(in super::super) fn takes(queries: &CubeTensor, keys: &CubeTensor) -> bool {
-    let head_dim = queries.shape()[3];
-    queries.dtype == keys.dtype
-        && head_dim.is_multiple_of(PANEL)
-        && head_dim <= MOST_CHANNELS
-        && multiplies_groups(&queries.client, dtype_to_storage_type(queries.dtype))
-}
+use crate::common::tile::wgmma::panels;
 
 /// Writes attention, causally, to `output` and `log_sum_exp`.
 pub(in super::super) fn launch(
@@ -32,15 +17,15 @@ pub(in super::super) fn launch(
     let (batch, heads, new, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
     let (kv_heads, entries) = (keys.shape()[1], keys.shape()[2]);
     let element = dtype_to_storage_type(queries.dtype);
-    let blueprint = AttentionGroupsBlueprint { head_dim, groups: 2, keys: 128, stages: 2 };
+    let blueprint = AttentionGroupsBlueprint { head_dim, groups: 2, keys: 128 };
     let blocks = new.div_ceil(blueprint.queries());
     attention_groups::launch(
         &client,
         CubeCount::Static(heads as u32, blocks as u32, batch as u32),
         CubeDim::new_1d(blueprint.units() as u32),
-        panels(chunked(queries), blueprint.queries()),
-        panels(chunked(keys), blueprint.keys),
-        panels(chunked(values), blueprint.keys),
+        panels(queries, blueprint.queries()),
+        panels(keys, blueprint.keys),
+        panels(values, blueprint.keys),
         output.clone().into_tensor_arg(),
         log_sum_exp.clone().into_tensor_arg(),
         entries,

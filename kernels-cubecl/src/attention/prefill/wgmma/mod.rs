@@ -3,4 +3,4 @@
 mod kernel;
 mod launch;
 
-pub(super) use launch::{launch, takes};
+pub(super) use launch::launch;

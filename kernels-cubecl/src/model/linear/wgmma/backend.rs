@@ -6,12 +6,9 @@ use burn::{
     },
     tensor::Shape,
 };
-use burn_cubecl::{
-    CubeBackend,
-    ops::numeric::{empty_device_dtype, zeros_client},
-};
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
 
-use super::{launch::launch, setting::SETTINGS};
+use super::{kernel::LinearGroupsBlueprint, launch::launch, settings::LINEAR_SETTINGS};
 
 /// The product by a setting as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -38,13 +35,10 @@ impl LinearByBackend for CubeBackend {
         setting: usize,
     ) -> FloatTensor<Self> {
         let shape = Shape::from([x.shape()[0], weight.shape()[1]]);
-        let (client, device) = (x.client.clone(), x.device.clone());
-        let output = empty_device_dtype(client.clone(), device.clone(), shape.clone(), x.dtype);
-        let turned = Self::float_transpose(weight);
-        if launch(x.clone(), turned, None, &output, SETTINGS[setting]) {
-            output
-        } else {
-            zeros_client(client, device, shape, x.dtype)
-        }
+        let output = empty_device_dtype(x.client.clone(), x.device.clone(), shape, x.dtype);
+        let blueprint = LinearGroupsBlueprint::new(LINEAR_SETTINGS[setting]);
+        let weight = Self::float_transpose(weight);
+        launch(x, weight, None, &output, blueprint);
+        output
     }
 }

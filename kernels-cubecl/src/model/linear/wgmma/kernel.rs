@@ -25,9 +25,22 @@ pub(in super::super) struct LinearGroupsBlueprint {
     pub(super) outputs: usize,
     /// Stages in shared memory.
     pub(super) stages: usize,
+    /// Rows of `x` that are copied of a tile: fewer where there is only one. Others are whatever is
+    /// in shared memory, for sums that nobody looks at.
+    pub(super) copied: usize,
 }
 
 impl LinearGroupsBlueprint {
+    /// Groups, outputs of a tile, and stages.
+    pub(super) const fn new([groups, outputs, stages]: [usize; 3]) -> Self {
+        Self { groups, outputs, stages, copied: groups * ROWS }
+    }
+
+    /// The same for so many rows of `x`.
+    pub(super) fn of_rows(self, rows: usize) -> Self {
+        Self { copied: rows.next_multiple_of(16).min(self.rows()), ..self }
+    }
+
     /// Rows of `x` of a tile.
     pub(super) const fn rows(self) -> usize {
         self.groups * ROWS
@@ -41,6 +54,11 @@ impl LinearGroupsBlueprint {
     /// Bytes of a stage.
     pub(super) const fn bytes(self) -> usize {
         (self.rows() + self.outputs) * STEP * 2
+    }
+
+    /// Bytes that are copied into a stage.
+    const fn copied_bytes(self) -> usize {
+        (self.copied + self.outputs) * STEP * 2
     }
 }
 
@@ -73,7 +91,7 @@ pub(super) fn linear_groups<E: Float>(
     #[comptime] biased: bool,
     #[define(E)] _type: ElemType,
 ) {
-    let LinearGroupsBlueprint { groups, outputs: wide, stages } = blueprint;
+    let LinearGroupsBlueprint { groups, outputs: wide, stages, copied } = blueprint;
     let tall = comptime!(blueprint.rows());
     let (x_layout, weight_layout) = comptime!((along_rows(tall, STEP), along_rows(wide, STEP)));
     let (x_size, weight_size) = comptime!((tall * STEP, wide * STEP));
@@ -116,10 +134,11 @@ pub(super) fn linear_groups<E: Float>(
                     for stage in 0..stages {
                         let step = (round * stages + stage) * STEP;
                         empty[stage].wait_parity(phase ^ 1);
-                        full[stage].arrive_and_expect_tx(1, comptime!(blueprint.bytes() as u32));
+                        full[stage]
+                            .arrive_and_expect_tx(1, comptime!(blueprint.copied_bytes() as u32));
                         full[stage].tma_load_2d(
                             x,
-                            &mut x_stages[stage * x_size..(stage + 1) * x_size],
+                            &mut x_stages[stage * x_size..stage * x_size + copied * STEP],
                             row as i32,
                             step as i32,
                         );

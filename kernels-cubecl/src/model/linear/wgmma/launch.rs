@@ -1,58 +1,43 @@
-use burn::backend::cubecl::dtype_to_storage_type;
+use burn::backend::{TensorMetadata, cubecl::dtype_to_storage_type};
 use burn_cubecl::tensor::CubeTensor;
-use cubek::{
-    matmul::kernels::{
-        CubeStagedMatmulRoutine, MatmulRoutine, MatmulTensors,
-        tensor::{PlainTensor, StoredTensor},
-    },
-    microkernel::matmul::cube::CubeStagedMicrokernel,
-    std::{Hardware, routine::Routine},
-};
+use cubecl::prelude::{CubeCount, CubeDim};
 
-use super::{
-    groups,
-    setting::{Setting, StagedSetting},
-};
+use super::kernel::{LinearGroupsBlueprint, linear_groups};
+use crate::common::{processors::processors, tile::wgmma::panels};
 
-/// Writes the product of `x` and the transpose of `weight` to `output`, all `[rows, columns]` with
-/// rows of whole chunks of 16 bytes. `false` where the setting is CubeK's, which refuses these
-/// sizes or the bias.
+/// Shared memory of a multiprocessor, without what the driver takes of each cube.
+const SHARED: usize = 226 * 1024;
+
+/// Writes the product of `x` and the transpose of `weight`, and the bias, to `output`, all
+/// `[rows, columns]`; rows of `output` are contiguous.
 pub(in super::super) fn launch(
     x: CubeTensor,
     weight: CubeTensor,
     bias: Option<CubeTensor>,
     output: &CubeTensor,
-    setting: Setting,
-) -> bool {
-    match setting {
-        Setting::Groups(blueprint) => {
-            groups::launch(x, weight, bias, output, blueprint);
-            true
-        }
-        Setting::Staged(setting) => bias.is_none() && staged(x, weight, output.clone(), setting),
-    }
-}
-
-fn staged(x: CubeTensor, weight: CubeTensor, output: CubeTensor, setting: StagedSetting) -> bool {
+    blueprint: LinearGroupsBlueprint,
+) {
     let client = x.client.clone();
-    let plain = |tensor: CubeTensor| {
-        let element = dtype_to_storage_type(tensor.dtype);
-        PlainTensor::new(tensor.binding(), element)
-    };
-    let tensors = MatmulTensors::writing_into::<CubeStagedMicrokernel>(
+    let element = dtype_to_storage_type(x.dtype);
+    let (rows, inputs, outputs) = (x.shape()[0], x.shape()[1], weight.shape()[0]);
+    let tiles = rows.div_ceil(blueprint.rows()) * outputs.div_ceil(blueprint.outputs);
+    let of_processor = (SHARED / (blueprint.stages * blueprint.bytes() + 1024)).clamp(1, 2);
+    let cubes = tiles.min(processors(&client) * of_processor);
+    let blueprint = blueprint.of_rows(rows);
+    let biased = bias.is_some();
+    // Never looked at where there is none.
+    let bias = bias.unwrap_or_else(|| x.clone());
+    linear_groups::launch(
         &client,
-        StoredTensor::Plain(plain(x)),
-        StoredTensor::Plain(plain(weight).transposed()),
-        plain(output),
+        CubeCount::Static(cubes as u32, 1, 1),
+        CubeDim::new_1d(blueprint.units() as u32),
+        panels(x, blueprint.copied),
+        panels(weight, blueprint.outputs),
+        bias.into_tensor_arg(),
+        output.clone().into_tensor_arg(),
+        inputs,
+        blueprint,
+        biased,
+        element,
     );
-    let Ok(tensors) = tensors else { return false };
-    let routine = CubeStagedMatmulRoutine;
-    let hardware = Hardware::from_client(&client);
-    match routine.prepare(&hardware, &tensors.problem(), &setting.in_cubek()) {
-        Ok((blueprint, grid)) => {
-            routine.dispatch_into_buffer(&tensors, blueprint, grid);
-            true
-        }
-        Err(_) => false,
-    }
 }

@@ -1,39 +1,42 @@
-//! Products of many rows on Hopper's tensor cores, by CubeK's staged routine.
-//!
-//! A product of 128 threads at a time (`wgmma`) reads both sides from shared memory, where the
-//! tensor memory accelerator has laid them. It needs CubeCL 0.12, so this is built where
+//! Products of many rows on Hopper's tensor cores: a cube of one or two groups of 128 units,
+//! which multiply 64 rows each from shared memory (`wgmma`), and a plane that has the tensor memory
+//! accelerator copy what comes next. It needs CubeCL 0.12, so this is built where
 //! `next/burn-0.23.patch` is applied.
 
 mod backend;
 mod choose;
-mod groups;
 mod kernel;
 mod launch;
-mod setting;
+mod settings;
 mod table;
 
 use briquette_ops::{LinearInput, OpError, Result};
-use burn::{backend::Dispatch, tensor::Tensor};
+use burn::{
+    backend::{Dispatch, cubecl::dtype_to_storage_type},
+    tensor::Tensor,
+};
 
 use self::backend::LinearByBackend;
-pub(super) use self::{choose::choose, launch::launch, setting::SETTINGS};
+pub use self::settings::LINEAR_SETTINGS;
+pub(super) use self::{
+    choose::{FEWEST_ROWS, choose},
+    launch::launch,
+};
+use crate::common::{check::Check, tile::wgmma::multiplies_groups};
 
-/// Ways that [`linear_by`] multiplies.
-pub const LINEAR_SETTINGS: usize = SETTINGS.len();
-
-/// [`linear`](crate::linear) of weights that are K-major and no bias, by a setting that the caller
-/// says and not the table: for the program that makes the table. All zero where CubeK refuses the
-/// setting for these sizes.
+/// [`linear`](crate::linear) without bias by one of [`LINEAR_SETTINGS`], and not by the table: for
+/// the program that makes the table.
 ///
 /// # Errors
-/// As [`linear`](crate::linear), and if there are no more than `setting` of them.
+/// As [`linear`](crate::linear), and if there is no such setting, or the device is no Hopper.
 pub fn linear_by(input: LinearInput, setting: usize) -> Result<Tensor<2>> {
+    let operation = "linear";
     super::check(&input)?;
-    if setting >= LINEAR_SETTINGS {
-        let expected = format!("less than {LINEAR_SETTINGS}");
-        let (operation, what) = ("linear", "setting");
-        return Err(OpError::Value { operation, what, found: setting, expected });
+    let check = Check::new(operation, &input.x.device())?;
+    if !multiplies_groups(check.client(), dtype_to_storage_type(input.x.dtype())) {
+        return Err(OpError::Device { operation });
     }
+    check.at_most("setting", setting, LINEAR_SETTINGS.len() - 1)?;
     let (x, weight) = (input.x.into_dispatch(), input.weight.into_dispatch());
     Ok(Tensor::from_dispatch(Dispatch::linear_by(x, weight, setting)))
 }
