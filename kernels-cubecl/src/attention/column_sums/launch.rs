@@ -5,14 +5,10 @@ use burn::{
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
-#[cfg(cubecl_0_12)]
-use super::wgmma;
 use super::{
     mma::{ColumnSumsBlueprint, column_scores_mma},
     portable::column_scores_tiled,
 };
-#[cfg(cubecl_0_12)]
-use crate::common::tile::wgmma::takes_heads;
 use crate::common::tile::{
     portable::{SIDE, UNITS},
     support::{chunked, multiplies},
@@ -55,12 +51,6 @@ pub(super) fn launch(
         |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
     let [sums, local_sums, squared] =
         output_shapes(&shape, &keys.shape(), local, squares).map(|shape| empty(shape, DType::F32));
-    #[cfg(cubecl_0_12)]
-    if positions.is_none() && takes_heads(&queries, &keys) {
-        let outputs = [&sums, &local_sums, &squared];
-        wgmma::launch([queries, keys, log_sum_exp], outputs, scale, local, squares);
-        return (sums, local_sums, squared);
-    }
     let by_position = positions.is_some();
     let [of_queries, of_entries] =
         positions.unwrap_or_else(|| [(); 2].map(|()| empty(Shape::from([1, 1, 1]), DType::I32)));

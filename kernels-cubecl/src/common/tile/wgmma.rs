@@ -1,4 +1,4 @@
-//! What kernels on Hopper's tensor cores are made of: products of 128 units together (`wgmma`), of
+//! Parts of kernels on Hopper's tensor cores: products of 128 units together (`wgmma`), of
 //! tiles in shared memory that the tensor memory accelerator has laid there. CubeCL 0.12 has them.
 
 use burn::backend::{TensorMetadata, cubecl::dtype_to_storage_type};
@@ -58,9 +58,9 @@ pub(crate) fn takes_heads(queries: &CubeTensor, keys: &CubeTensor) -> bool {
         && multiplies_groups(&queries.client, dtype_to_storage_type(queries.dtype))
 }
 
-/// A tensor as the tensor memory accelerator copies it, in boxes of so many rows, a panel wide. What
-/// is beyond the tensor is zero in shared memory. A tensor is copied if its rows do not begin on 16
-/// bytes, or if it repeats.
+/// A tensor as the tensor memory accelerator copies it, in boxes of so many rows, a panel wide.
+/// Beyond the tensor there are zeros in shared memory. A tensor is copied before if its rows do not
+/// begin on 16 bytes, or if it repeats.
 pub(crate) fn panels(tensor: CubeTensor, rows: usize) -> TensorMapArg<Tiled> {
     let element = dtype_to_storage_type(tensor.dtype);
     let shape = tensor.meta.shape().clone();

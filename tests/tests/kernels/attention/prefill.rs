@@ -56,8 +56,8 @@ fn cases() -> Vec<Case> {
         Case { head_dim: 48, old: 3, new: 70, ..CAUSAL },
         Case { batch: 2, head_dim: 80, old: 30, new: 70, by_position: true, ..CAUSAL },
         // Blocks one after another in turn, more than there are stages.
-        Case { old: 130, new: 520, local: 200, ..CAUSAL },
-        Case { new: 700, local: 100, ..wide },
+        Case { query_heads: 1, old: 130, new: 520, local: 200, ..CAUSAL },
+        Case { query_heads: 1, kv_heads: 1, new: 400, local: 100, ..wide },
     ]
 }
 

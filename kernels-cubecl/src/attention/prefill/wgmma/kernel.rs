@@ -71,7 +71,7 @@ fn ask_values<E: Float>(
 /// Numbers of a unit's two rows.
 #[derive(CubeType)]
 struct Rows {
-    /// The first row, as a number of all queries' entries: what it sees last. The other is eight on.
+    /// The last entry that the first row sees; the other sees eight more.
     position: usize,
     /// The highest score so far.
     highest: Array<f32>,
@@ -193,8 +193,6 @@ pub(super) fn attention_groups<E: Float>(
     // it has been read.
     let full = Shared::<[u64]>::new_slice(comptime!(2 * STAGES + 1));
     let empty = Shared::<[u64]>::new_slice(comptime!(2 * STAGES));
-    // Of each group: whether it may ask for products.
-    let turn = Shared::<[u64]>::new_slice(groups);
     if unit == 0 {
         #[unroll]
         for stage in 0..comptime!(2 * STAGES) {
@@ -202,10 +200,6 @@ pub(super) fn attention_groups<E: Float>(
             barrier_of(&empty[stage]).init_manual(comptime!(groups as u32));
         }
         barrier_of(&full[comptime!(2 * STAGES)]).init_manual(1);
-        #[unroll]
-        for group in 0..groups {
-            barrier_of(&turn[group]).init_manual(1);
-        }
     }
     sync_async_proxy_shared();
     sync_cube();
@@ -302,27 +296,6 @@ pub(super) fn attention_groups<E: Float>(
         let (stage, before) = (number % STAGES, (number - 1) % STAGES);
         let phase = (number / STAGES % 2) as u32;
         let before_phase = ((number - 1) / STAGES % 2) as u32;
-        barrier_of(&full[stage]).wait_parity(phase);
-        // One group multiplies while the other turns scores into weights.
-        if comptime!(groups > 1) {
-            let first = (group == 0) as u32;
-            barrier_of(&turn[group]).wait_parity((number - 1) as u32 % 2 ^ first);
-        }
-        ask_scores::<E>(
-            &mut scores,
-            of_queries,
-            of_keys + stage as u64 * stage_step,
-            own_rows,
-            block,
-            head_dim,
-        );
-        barrier_of(&full[STAGES + before]).wait_parity(before_phase);
-        ask_values::<E>(&mut sums, &weights, of_values + before as u64 * stage_step, blueprint);
-        if comptime!(groups > 1) {
-            if elected {
-                barrier_of(&turn[(group + 1) % groups]).arrive();
-            }
-        }
         if asks && number + 1 < blocks {
             // Where the keys were whose scores are weights now.
             let row = (number + 1) * block;
@@ -339,6 +312,17 @@ pub(super) fn attention_groups<E: Float>(
                 head_dim,
             );
         }
+        barrier_of(&full[stage]).wait_parity(phase);
+        ask_scores::<E>(
+            &mut scores,
+            of_queries,
+            of_keys + stage as u64 * stage_step,
+            own_rows,
+            block,
+            head_dim,
+        );
+        barrier_of(&full[STAGES + before]).wait_parity(before_phase);
+        ask_values::<E>(&mut sums, &weights, of_values + before as u64 * stage_step, blueprint);
         if asks {
             // Where the values were before those that are multiplied.
             let row = number * block;
