@@ -78,6 +78,7 @@ mod tune {
                         Err(error) => eprintln!("{sizes:?}, setting {setting:?}: {error:#}"),
                     }
                 }
+                ensure!(fastest.0.is_finite(), "{sizes:?}: no setting works");
                 println!("{sizes:?}: setting {:?}, {:.4} ms", fastest.1, fastest.0);
                 table.push((sizes, fastest.1));
                 fs::write(&args.out, &lines)?;

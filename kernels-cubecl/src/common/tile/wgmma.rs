@@ -127,10 +127,10 @@ pub(crate) fn descriptor<E: Float>(first: &E, #[comptime] layout: WgmmaTileLayou
     })
 }
 
-/// How far the descriptor of a part of a tile is from that of the tile.
-pub(crate) fn part(layout: WgmmaTileLayout, row: usize, depth: usize) -> u64 {
+/// The distance of the descriptor of a step of the contraction from that of the tile.
+pub(crate) fn part(layout: WgmmaTileLayout, depth: usize) -> u64 {
     // Addresses are counted in 16 bytes; numbers have two.
-    (layout.byte_offset(row, depth * DEPTH, 2) / 16) as u64
+    (layout.byte_offset(0, depth * DEPTH, 2) / 16) as u64
 }
 
 /// Adds the product of two tiles in shared memory to `sums`: 64 rows and `columns`, of which a unit
@@ -265,8 +265,8 @@ pub(crate) fn ask_scores<E: Float>(
     for depth in 0..comptime!(head_dim / DEPTH) {
         multiply_tiles::<E>(
             scores,
-            rows + comptime!(part(of_rows, 0, depth)),
-            columns + comptime!(part(of_columns, 0, depth)),
+            rows + comptime!(part(of_rows, depth)),
+            columns + comptime!(part(of_columns, depth)),
             block,
         );
     }

@@ -62,7 +62,7 @@ fn ask_values<E: Float>(
     fence();
     #[unroll]
     for depth in 0..comptime!(block / DEPTH) {
-        let tile = values + comptime!(part(layout, 0, depth));
+        let tile = values + comptime!(part(layout, depth));
         multiply_rows::<E>(sums, &weights[depth], tile, head_dim);
     }
     commit();
