@@ -137,7 +137,7 @@ pub(crate) fn part(layout: WgmmaTileLayout, depth: usize) -> u64 {
 /// has the numbers of an [`Accumulator`](cubecl::wgmma::Accumulator). Nobody touches `sums` until
 /// the product is waited for.
 #[cube]
-#[allow(unused_variables)]
+#[allow(unused_variables, clippy::extra_unused_type_parameters)]
 pub(crate) fn multiply_tiles<E: Float>(
     sums: &mut Array<f32>,
     rows: u64,

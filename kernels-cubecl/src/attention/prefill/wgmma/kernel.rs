@@ -385,7 +385,7 @@ pub(super) fn attention_groups<E: Float>(
                 let place = (output_start + row * output.stride(2)) / 2 + tile * 4 + lane % 4;
                 output[place] = Pair::<E>::cast_from(pair);
             }
-            if lane % 4 == 0 {
+            if lane.is_multiple_of(4) {
                 let place = lse_start + row * log_sum_exp.stride(2);
                 log_sum_exp[place] = rows.highest[half] * scale + sum.ln();
             }

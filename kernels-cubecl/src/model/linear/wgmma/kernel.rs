@@ -151,7 +151,7 @@ pub(super) fn linear_groups<E: Float>(
                     }
                     phase ^= 1;
                 }
-                tile += CUBE_COUNT as usize;
+                tile += CUBE_COUNT;
             }
         }
     } else {
@@ -219,7 +219,7 @@ pub(super) fn linear_groups<E: Float>(
                     output[to] = Pair::<E>::cast_from(pair);
                 }
             }
-            tile += CUBE_COUNT as usize;
+            tile += CUBE_COUNT;
         }
     }
 }
