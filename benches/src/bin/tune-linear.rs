@@ -7,7 +7,10 @@ mod tune {
 
     use anyhow::{Result, ensure};
     use briquette::ops::LinearInput;
-    use briquette_benches::measure::{Effort, keep, time, time_graph};
+    use briquette_benches::{
+        measure::{Effort, keep, time, time_graph},
+        rows::model::linear::check,
+    };
     use briquette_kernels::{LINEAR_SETTINGS, linear_by};
     use burn::tensor::{DType, Device, Distribution, Tensor};
     use clap::Parser;
@@ -97,23 +100,12 @@ mod tune {
         // So that none is found in the cache, as the next layer's is not.
         let sets = (200_000_000 / (inputs * outputs * 2)).clamp(1, 16);
         let weights: Vec<_> = (0..sets).map(|_| random([outputs, inputs]).transpose()).collect();
-        let ends = |product: Tensor<2>| -> Tensor<1> {
-            let last = product.clone().narrow(0, rows - 1, 1).narrow(1, outputs - 8, 8);
-            let first = product.narrow(0, 0, 1).narrow(1, 0, 8);
-            Tensor::cat(vec![first, last], 1).cast(DType::F32).reshape([16])
-        };
-        let row =
-            |x: &Tensor<2>, row| x.clone().narrow(0, row, 1).cast(DType::F32).reshape([inputs, 1]);
-        let column = |column| weights[0].clone().narrow(1, column, 8).cast(DType::F32);
-        let few = |at, from| (row(&x, at) * column(from)).sum_dim(0);
-        let expected = Tensor::cat(vec![few(0, 0), few(rows - 1, outputs - 8)], 1).reshape([16]);
         let one = |setting: usize| -> Result<f64> {
             let call = |set: usize| -> Result<Tensor<2>> {
                 let (x, weight) = (x.clone(), weights[set].clone());
                 Ok(linear_by(LinearInput { x, weight, bias: None }, setting)?)
             };
-            let off = (ends(call(0)?) - expected.clone()).abs().max().try_into_scalar::<f32>()?;
-            let most = expected.clone().abs().max().try_into_scalar::<f32>()?;
+            let (off, most) = check(&x, &weights[0], call(0)?)?;
             ensure!(off <= most / 100.0, "off by {off} of {most}");
             let kept = |set: usize| keep(call(set)?);
             let ms = time(device, EFFORT, sets, &kept)?.device;

@@ -5,7 +5,7 @@ mod attention;
 mod ceilings;
 mod cluster;
 mod merge;
-mod model;
+pub mod model;
 mod select;
 mod step;
 

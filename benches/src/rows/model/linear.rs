@@ -194,8 +194,12 @@ fn each_variant(bench: &mut Bench, mut run: impl FnMut(&mut Bench, &str, &dyn Op
     }
 }
 
-/// A few columns of the last rows, in f32 and without a product that would have to be trusted.
-fn check(x: &Tensor<2>, weight: &Tensor<2>, found: Tensor<2>) -> Result<Difference> {
+/// A few columns of the last rows of a product, `[rows, outputs]`, in f32 and without a product
+/// that would have to be trusted.
+///
+/// # Errors
+/// If the device fails, or there is a NaN.
+pub fn check(x: &Tensor<2>, weight: &Tensor<2>, found: Tensor<2>) -> Result<Difference> {
     let ([all, inputs], outputs) = (x.dims(), weight.dims()[1]);
     let (rows, count) = (CHECKED_ROWS.min(all), CHECKED.min(outputs));
     let last = |x: Tensor<2>| x.narrow(0, all - rows, rows);

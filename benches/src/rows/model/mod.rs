@@ -1,3 +1,3 @@
 //! The model around a cache.
 
-pub(super) mod linear;
+pub mod linear;

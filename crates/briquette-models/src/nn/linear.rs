@@ -76,12 +76,20 @@ pub(crate) fn multiply<const D: usize>(
     bias: Option<Tensor<1>>,
     ops: &dyn Ops,
 ) -> Result<Tensor<D>> {
+    by_rows(x, |x| ops.linear(LinearInput { x, weight, bias }))
+}
+
+/// `[.., inputs]` -> `[.., outputs]`, by a product of all rows, `[rows, inputs]` -> `[rows,
+/// outputs]`.
+pub(crate) fn by_rows<const D: usize>(
+    x: Tensor<D>,
+    product: impl FnOnce(Tensor<2>) -> briquette::ops::Result<Tensor<2>>,
+) -> Result<Tensor<D>> {
     let mut dims = x.dims();
     let rows = dims[..D - 1].iter().product::<usize>();
-    let x = x.reshape([rows, dims[D - 1]]);
-    dims[D - 1] = weight.dims()[1];
-    let input = LinearInput { x, weight, bias };
-    Ok(ops.linear(input).map_err(briquette::Error::from)?.reshape(dims))
+    let found = product(x.reshape([rows, dims[D - 1]])).map_err(briquette::Error::from)?;
+    dims[D - 1] = found.dims()[1];
+    Ok(found.reshape(dims))
 }
 
 #[cfg(test)]

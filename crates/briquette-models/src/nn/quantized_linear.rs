@@ -7,7 +7,7 @@ use burn::{
 
 use briquette::ops::{Ops, QuantizedLinearInput, QuantizedMatrix};
 
-use crate::Result;
+use crate::{Result, nn::linear::by_rows};
 
 /// A linear layer whose weights stay quantized: [`ModelOps::quantized_linear`] reads them as they
 /// lie.
@@ -39,10 +39,6 @@ pub(crate) fn multiply<const D: usize>(
     bias: Option<Tensor<1>>,
     ops: &dyn Ops,
 ) -> Result<Tensor<D>> {
-    let mut dims = x.dims();
-    let rows = dims[..D - 1].iter().product::<usize>();
-    let x = x.reshape([rows, dims[D - 1]]);
-    dims[D - 1] = weight.dims()[0];
-    let input = QuantizedLinearInput { x, weight: weight.clone(), bias };
-    Ok(ops.quantized_linear(input).map_err(briquette::Error::from)?.reshape(dims))
+    let weight = weight.clone();
+    by_rows(x, |x| ops.quantized_linear(QuantizedLinearInput { x, weight, bias }))
 }

@@ -54,7 +54,7 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
     };
     let in_tiles = on_planes && rows >= plan::FEWEST_ROWS_OF_TILES;
     #[cfg(cubecl_0_12)]
-    if on_planes && k_major && rows >= wgmma::FEWEST_ROWS && multiplies_groups(&client, element) {
+    if k_major && rows >= wgmma::FEWEST_ROWS && multiplies_groups(&client, element) {
         let blueprint = wgmma::choose([rows, inputs, outputs]);
         let bias = biased.then_some(bias);
         wgmma::launch(x, weight, bias, &output, blueprint);
