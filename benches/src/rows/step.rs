@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use briquette::{
-    Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy, position::NoPositionEncoding,
+    Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy, SparsePrefill,
+    position::{NoPositionEncoding, RotaryEmbedding},
 };
 use burn::tensor::{Int, Tensor};
 
@@ -26,6 +27,10 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let rows = ["layer-prefill", "compress-step/snapkv", "compress-step/h2o", "compress-step/ems"];
     if rows.iter().any(|row| bench.wants(row)) {
         attention(bench, shape, tokens)?;
+    }
+    if ["sparse/dense", "sparse/minference", "sparse/xattention"].iter().any(|row| bench.wants(row))
+    {
+        sparse(bench, shape, tokens)?;
     }
     whole(bench, tokens)
 }
@@ -81,6 +86,51 @@ fn attention(bench: &mut Bench, shape: CacheShape, tokens: usize) -> Result<()> 
         };
         let (with, without) = (|_| keep(prefill(&policy)?), |_| keep(prefill(&full)?));
         bench.run_difference(&case, "briquette", None, &with, &without);
+    }
+    Ok(())
+}
+
+/// A prompt in which near tokens matter more, as positions are encoded, under all products and
+/// under the patterns of MInference and XAttention, which are searched in every call.
+fn sparse(bench: &mut Bench, shape: CacheShape, tokens: usize) -> Result<()> {
+    let CacheShape { query_heads, kv_heads, head_dim, .. } = shape;
+    let config = CacheConfig::default()
+        .with_dtype(bench.dtype)
+        .with_input_check(InputCheck::Never)
+        .with_ops(bench.ops.clone());
+    let near = |heads| bench.noise([1, heads, tokens, head_dim], bench.dtype) * 0.5 + 0.8;
+    let (queries, keys) = (near(query_heads), near(kv_heads));
+    let values = bench.noise([1, kv_heads, tokens, head_dim], bench.dtype);
+    let device = bench.device.clone();
+    let rope = RotaryEmbedding::new(head_dim, tokens, 500_000.0, &device)?;
+    let prefill = |policy: &Policy| -> Result<KvCache> {
+        let (policy, config) = (policy.clone(), config.clone());
+        let mut cache = KvCache::with_config(shape, policy, config, &device)?;
+        let (queries, keys, values) = (queries.clone(), keys.clone(), values.clone());
+        cache.attend(0, queries, keys, values, &rope)?;
+        Ok(cache)
+    };
+    let full = Policy::full;
+    for (row, policy) in [
+        ("sparse/dense", full()),
+        ("sparse/minference", full().with_sparse_prefill(SparsePrefill::minference())),
+        ("sparse/xattention", full().with_sparse_prefill(SparsePrefill::xattention())),
+    ] {
+        if !bench.wants(row) {
+            continue;
+        }
+        let case = Case {
+            row,
+            shape: format!("{query_heads}/{kv_heads} heads × {head_dim}, {tokens} tokens"),
+            bytes: (2 * (query_heads + kv_heads) * tokens * head_dim) as f64 * bench.number(),
+            // What a pattern saves is not known before.
+            operations: if row == "sparse/dense" {
+                2.0 * query_heads as f64 * (tokens as f64).powi(2) * head_dim as f64
+            } else {
+                0.0
+            },
+        };
+        bench.run(&case, "briquette", 1, None, &|_| keep(prefill(&policy)?));
     }
     Ok(())
 }

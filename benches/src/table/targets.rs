@@ -114,7 +114,7 @@ pub(super) const LINES: &[Line] = &[
         &[Target::OfPeer { factor: 2.0, variant: "sdpa" }, Target::FasterThanBurn { factor: 10.0 }],
     ),
     line("prefill-grouped", &["sdpa"], &[Target::OfPeer { factor: 2.0, variant: "sdpa" }]),
-    // A quarter of the products, and what lists and masks cost.
+    // Half of the products; lists and masks as well.
     line(
         "prefill-sparse",
         &[],
@@ -162,6 +162,17 @@ pub(super) const LINES: &[Line] = &[
     line("join/step", &[], &[]),
     line("layer-prefill", &["sdpa"], &[]),
     line("layer-prefill/whole", &["layer"], &[]),
+    line("sparse/dense", &[], &[]),
+    line(
+        "sparse/minference",
+        &[],
+        &[Target::OfOwn { factor: 1.0, row: "sparse/dense", variant: "briquette" }],
+    ),
+    line(
+        "sparse/xattention",
+        &[],
+        &[Target::OfOwn { factor: 1.0, row: "sparse/dense", variant: "briquette" }],
+    ),
     line("compress-step/snapkv", &["eager"], OF_LAYER),
     line("compress-step/h2o", &[], OF_LAYER),
     line("compress-step/ems", &[], OF_LAYER),

@@ -6,6 +6,7 @@ pub(crate) mod eviction;
 pub(crate) mod line;
 pub(crate) mod masked;
 pub(crate) mod memory;
+pub(crate) mod nvidia;
 pub(crate) mod order;
 pub(crate) mod padding;
 pub(crate) mod processors;

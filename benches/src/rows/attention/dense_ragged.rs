@@ -76,7 +76,7 @@ fn prefill(bench: &mut Bench, row: &'static str, heads: usize, kv_heads: usize, 
     }
 }
 
-/// A quarter of what `prefill-grouped` computes: 256 tokens at the beginning of 4 096 and 1 024
+/// Half of what `prefill-grouped` computes: 256 tokens at the beginning of 4 096 and 1 024
 /// before a query. Lists are made in every call, as for a layer of a prompt.
 fn sparse_prefill(bench: &mut Bench, heads: usize, kv_heads: usize, tokens: usize) -> Result<()> {
     let row = "prefill-sparse";

@@ -5,10 +5,14 @@ use burn::{
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
+#[cfg(cubecl_0_12)]
+use super::wgmma;
 use super::{
     mma::{ColumnSumsBlueprint, column_scores_mma},
     portable::column_scores_tiled,
 };
+#[cfg(cubecl_0_12)]
+use crate::common::tile::wgmma::takes_heads;
 use crate::common::tile::{
     portable::{SIDE, UNITS},
     support::{chunked, multiplies},
@@ -59,6 +63,12 @@ pub(super) fn launch(
     let cubes =
         |rows: usize| CubeCount::Static(entries.div_ceil(rows) as u32, heads as u32, batch as u32);
     let outputs = || [&sums, &local_sums, &squared].map(|x| x.clone().into_tensor_arg());
+    #[cfg(cubecl_0_12)]
+    if !by_position && takes_heads(&queries, &keys) {
+        let sums_of = [&sums, &local_sums, &squared];
+        wgmma::launch([queries, keys, log_sum_exp], sums_of, scale, local, squares);
+        return (sums, local_sums, squared);
+    }
     let [out, local_out, squared_out] = outputs();
     if queries.dtype == keys.dtype && multiplies(&client, queries.dtype, head_dim) {
         let blocks = entries.div_ceil(PLANES * 32);

@@ -1,7 +1,10 @@
+use std::f32::consts::LOG2_E;
+
 use cubecl::prelude::*;
 
 use crate::common::{
     masked::MASKED,
+    nvidia::exp2::exp2,
     tile::mma::{CHUNK, Chunk, Pair, multiply, pitch, rows_of_a, rows_of_b, zeros},
 };
 
@@ -137,7 +140,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
         let mut offset = f32::new(1e30);
         let mut position = i32::cast_from(row + old);
         if row < new {
-            offset = log_sum_exp[lse_start + row * log_sum_exp.stride(2)];
+            offset = log_sum_exp[lse_start + row * log_sum_exp.stride(2)] * LOG2_E;
             if comptime!(by_position) {
                 let place = batch * query_positions.stride(0) + row * query_positions.stride(2);
                 position = i32::cast_from(query_positions[place]);
@@ -148,6 +151,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
     }
     sync_cube();
 
+    let powers = scale * LOG2_E;
     let blocks = (new - start).div_ceil(block);
     for number in 0..blocks {
         let base = start + number * block;
@@ -167,7 +171,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
                 let mut offset = f32::new(1e30);
                 let mut position = i32::cast_from(row + old);
                 if row < new {
-                    offset = log_sum_exp[lse_start + row * log_sum_exp.stride(2)];
+                    offset = log_sum_exp[lse_start + row * log_sum_exp.stride(2)] * LOG2_E;
                     if comptime!(by_position) {
                         let place =
                             batch * query_positions.stride(0) + row * query_positions.stride(2);
@@ -215,7 +219,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
                 let (key, tile, side) = comptime!((own / 4, own / 2 % 2, own % 2));
                 let column = pair * 16 + tile * 8 + quad * 2 + side;
                 let score = scores[key / 2 * 2 + tile][key % 2].extract(side);
-                let weight = fma(score, scale, -offsets[stage + column]).exp();
+                let weight = exp2(fma(score, powers, -offsets[stage + column]));
                 weights[key] += weight;
                 if comptime!(squared) {
                     squared_weights[key] += weight * weight;

@@ -2,6 +2,8 @@ mod backend;
 mod launch;
 mod mma;
 mod portable;
+#[cfg(cubecl_0_12)]
+mod wgmma;
 
 use briquette_ops::{AttentionInput, Result, Visibility};
 use burn::{backend::Dispatch, tensor::Tensor};
@@ -29,6 +31,9 @@ pub struct ColumnScoresOutput {
 /// a plane keeps 32 keys in registers as the left operand, and queries pass through shared memory
 /// 32 at a time; products are exact in f32. Elsewhere, and for f32, a cube of 128 units multiplies
 /// 32 × 32 tiles in f32.
+///
+/// On CubeCL 0.12 (`next/burn-0.23.patch`) and Hopper, a causal call with head_dim 64 or 128 is
+/// computed by four groups of 128 units with 64 keys each, 128 queries at a time.
 ///
 /// `log_sum_exp` is what [`attention`](crate::attention()) gave for the queries,
 /// `[batch, query_heads, new]`, f32; the sums over the last `local` queries come besides those over

@@ -59,11 +59,6 @@ pub(crate) fn launch(
         |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
     let log_sum_exp = empty(Shape::from([batch, heads, new]), DType::F32);
     let output = empty(shape, queries.dtype);
-    #[cfg(cubecl_0_12)]
-    if matches!(mask, Mask::Causal) && takes_heads(&queries, &keys) {
-        wgmma::launch([queries, keys, values], &output, &log_sum_exp, scale);
-        return (output, log_sum_exp);
-    }
     let (positions, pattern) = match mask {
         Mask::Causal => (None, None),
         Mask::Positions(positions) => (Some(positions), None),
@@ -79,6 +74,19 @@ pub(crate) fn launch(
     let pattern: ComptimeOptionArgs<Pattern> = pattern.into();
     let [of_queries, of_entries] =
         positions.unwrap_or_else(|| [(); 2].map(|()| empty(Shape::from([1, 1, 1]), DType::I32)));
+    #[cfg(cubecl_0_12)]
+    if takes_heads(&queries, &keys) {
+        wgmma::launch(
+            [queries, keys, values],
+            [of_queries, of_entries],
+            pattern,
+            [by_position, sparse],
+            &output,
+            &log_sum_exp,
+            scale,
+        );
+        return (output, log_sum_exp);
+    }
     let int = dtype_to_storage_type(of_queries.dtype);
     let [query, key] = [queries.dtype, keys.dtype].map(dtype_to_storage_type);
     let cubes =

@@ -1,8 +1,11 @@
+use std::f32::consts::LOG2_E;
+
 use cubecl::prelude::*;
 
-use super::pattern::Pattern;
+use super::pattern::{Pattern, first_key_of, is_whole};
 use crate::common::{
     masked::MASKED,
+    nvidia::exp2::exp2,
     tile::mma::{
         CHUNK, Chunk, Pair, SLACK, accumulators, columns_of_b, multiply, pitch, rows_of_a,
         rows_of_b,
@@ -122,7 +125,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
         list = pattern.list(batch, head, first);
         words = pattern.words(batch, head);
         blocks = pattern.count(list);
-        start = pattern.first_key(list, 0);
+        start = first_key_of(pattern.tile(list, 0));
     }
 
     let per_pass = comptime!((block * chunks).div_ceil(units));
@@ -148,6 +151,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
     }
     sync_cube();
 
+    let powers = scale * LOG2_E;
     for number in 0..blocks {
         let mut base = number * block;
         let mut next = base + block;
@@ -157,9 +161,10 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
         let more = number + 1 < blocks;
         if comptime!(sparse) {
             let pattern = pattern.as_ref().unwrap();
-            base = pattern.first_key(list, number);
-            next = pattern.first_key(list, (number + 1).min(blocks - 1));
-            bits_set = pattern.is_whole(list, number);
+            let tile = pattern.tile(list, number);
+            base = first_key_of(tile);
+            next = first_key_of(pattern.tile(list, (number + 1).min(blocks - 1)));
+            bits_set = is_whole(tile);
         }
         if more {
             #[unroll]
@@ -261,10 +266,10 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
             #[unroll]
             for half in 0..halves {
                 let most = high[half].max(highest[half]);
-                let kept = ((highest[half] - most) * scale).exp();
+                let kept = exp2((highest[half] - most) * powers);
                 highest[half] = most;
                 total[half] *= kept;
-                offset[half] = select(most > MASKED, most * scale, 0.0);
+                offset[half] = select(most > MASKED, most * powers, 0.0);
                 #[unroll]
                 for tile in 0..wide {
                     let sum = &mut sums[half / 2 * wide + tile];
@@ -283,8 +288,8 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
                 for part in 0..4usize {
                     let half = comptime!(tile * 2 + part % 2);
                     let score = scores[tile * long + step * 2 + part / 2][part % 2];
-                    let left = fma(score.extract(0usize), scale, -offset[half]).exp();
-                    let right = fma(score.extract(1usize), scale, -offset[half]).exp();
+                    let left = exp2(fma(score.extract(0usize), powers, -offset[half]));
+                    let right = exp2(fma(score.extract(1usize), powers, -offset[half]));
                     total[half] += left + right;
                     let mut pair = Pair::<f32>::empty();
                     pair.insert(0usize, left);

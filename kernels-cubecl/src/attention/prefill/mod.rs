@@ -40,10 +40,10 @@ pub struct PromptAttention {
 /// second product. Elsewhere, and for f32, a cube of 128 units has 32 queries and multiplies 32 ×
 /// 32 tiles in f32.
 ///
-/// On CubeCL 0.12 (`next/burn-0.23.patch`) and Hopper, a causal call with head_dim 64 or 128 is
-/// computed by two groups of 128 units with 64 queries each, 128 keys at a time; keys and values
-/// are multiplied from shared memory, where the tensor memory accelerator lays them, and weights
-/// from registers.
+/// On CubeCL 0.12 (`next/burn-0.23.patch`) and Hopper, a call with head_dim 64 or 128 is computed
+/// by two groups of 128 units with 64 queries each, 128 keys at a time; keys and values are
+/// multiplied from shared memory, where the tensor memory accelerator lays them, and weights from
+/// registers.
 ///
 /// With the feature `autodiff`, a gradient goes back through a causal call to queries, keys and
 /// values, in their type. It computes the weights again, a quarter of the queries at a time, in

@@ -17,6 +17,18 @@ pub(crate) struct Pattern {
     blocks: usize,
 }
 
+/// First key of a tile of a list.
+#[cube]
+pub(super) fn first_key_of(tile: i32) -> usize {
+    tile as usize / 2 * SparseTiles::KEYS
+}
+
+/// Whether all bits of a tile of a list are set.
+#[cube]
+pub(super) fn is_whole(tile: i32) -> bool {
+    tile % 2 == 1
+}
+
 #[cube]
 impl Pattern {
     /// Start of the list for the tile of this query.
@@ -31,14 +43,9 @@ impl Pattern {
         self.lists[list] as usize
     }
 
-    /// First key of a tile of a list.
-    pub(super) fn first_key(&self, list: usize, number: usize) -> usize {
-        self.lists[list + 1 + number] as usize / 2 * SparseTiles::KEYS
-    }
-
-    /// Whether all bits of a tile of a list are set.
-    pub(super) fn is_whole(&self, list: usize, number: usize) -> bool {
-        self.lists[list + 1 + number] % 2 == 1
+    /// A tile of keys of a list, as [`SparseTiles::lists`] has it.
+    pub(super) fn tile(&self, list: usize, number: usize) -> i32 {
+        self.lists[list + 1 + number]
     }
 
     /// Start of the words of a head.

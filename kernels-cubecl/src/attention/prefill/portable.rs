@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::pattern::Pattern;
+use super::pattern::{Pattern, first_key_of, is_whole};
 use crate::common::{
     masked::MASKED,
     tile::portable::{OWN, SIDE, UNITS, products, rows_of, slices},
@@ -89,8 +89,9 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
         let mut whole = true.runtime();
         if comptime!(sparse) {
             let pattern = pattern.as_ref().unwrap();
-            base = pattern.first_key(list, number);
-            whole = pattern.is_whole(list, number);
+            let tile = pattern.tile(list, number);
+            base = first_key_of(tile);
+            whole = is_whole(tile);
         }
         let mut scores = products::<Q, K>(
             queries,

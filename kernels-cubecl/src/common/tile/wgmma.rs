@@ -226,14 +226,39 @@ pub(crate) fn ask<E: Float>(
     #[comptime] rows: usize,
     #[comptime] head_dim: usize,
 ) {
+    expect(full, rows, head_dim);
+    ask_part::<E>(full, from, stages, batch, head, row, stage, 0usize, rows, rows, head_dim);
+}
+
+/// Says that so many rows will come.
+#[cube]
+pub(crate) fn expect(full: &u64, #[comptime] rows: usize, #[comptime] head_dim: usize) {
+    barrier_of(full).arrive_and_expect_tx(1, comptime!((rows * head_dim * 2) as u32));
+}
+
+/// Asks for `part` rows of a head, into the rows of a stage of `rows` from `at` on.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn ask_part<E: Float>(
+    full: &u64,
+    from: &TensorMap<E, Tiled>,
+    stages: &mut Shared<[E]>,
+    batch: usize,
+    head: usize,
+    row: usize,
+    stage: usize,
+    #[comptime] at: usize,
+    #[comptime] part: usize,
+    #[comptime] rows: usize,
+    #[comptime] head_dim: usize,
+) {
     let full = barrier_of(full);
-    full.arrive_and_expect_tx(1, comptime!((rows * head_dim * 2) as u32));
     #[unroll]
     for panel in 0..comptime!(head_dim / PANEL) {
-        let first = stage * comptime!(rows * head_dim) + comptime!(panel * PANEL * rows);
+        let first = stage * comptime!(rows * head_dim) + comptime!(PANEL * (panel * rows + at));
         full.tma_load_4d(
             from,
-            &mut stages[first..first + comptime!(PANEL * rows)],
+            &mut stages[first..first + comptime!(PANEL * part)],
             batch as i32,
             head as i32,
             row as i32,

@@ -196,6 +196,17 @@ pub(in crate::cache) fn check_encoding(
     }
 }
 
+/// The most parts that are summed by themselves.
+const PARTS: u32 = 4096;
+
+/// The sum of all numbers, `[1]`. Burn's `sum` gives them to four cubes, whatever they are many: on
+/// an H200 it takes 4.3 ms for the queries of 32 768 tokens, 32 heads of 128.
+fn sum_in_parts(x: Tensor<4, Int>) -> Tensor<1, Int> {
+    let numbers = x.shape().num_elements();
+    let parts = 1 << numbers.trailing_zeros().min(PARTS.ilog2());
+    x.reshape([parts, numbers / parts]).sum_dim(1).sum()
+}
+
 /// Refuses NaN and infinity, where they are looked for. One number a tensor is read from the
 /// device.
 pub(in crate::cache) fn check_finite(
@@ -207,7 +218,7 @@ pub(in crate::cache) fn check_finite(
     if !config.input_check.applies(phase.is_prompt()) {
         return Ok(());
     }
-    let count = |x: &Tensor<4>| x.clone().is_finite().bool_not().int().sum();
+    let count = |x: &Tensor<4>| sum_in_parts(x.clone().is_finite().bool_not().int());
     let counts = Tensor::cat(vec![count(&new.queries), count(&new.keys), count(&new.values)], 0);
     let counts = counts.try_into_vec_as::<i64>()?;
     match ["queries", "keys", "values"].into_iter().zip(counts).find(|(_, count)| *count > 0) {

@@ -6,6 +6,7 @@ use crate::{
     common::{
         line::StridedSlice,
         masked::MASKED,
+        nvidia::copy::{commit_copies, copy_chunk, wait_for_copies_but},
         tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, two, zeros},
     },
 };
@@ -16,6 +17,9 @@ pub(crate) const PLANES: usize = 4;
 pub(crate) const ROWS: usize = 16;
 /// Entries of a tile.
 pub(crate) const TILE: usize = 16;
+/// Tiles of a plane in shared memory: one that is multiplied, the others on their way. Two cubes
+/// fit on a multiprocessor then; a third tile is no faster.
+const STAGES: usize = 2;
 
 /// Compile-time parameters of the decode kernel on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,36 +41,83 @@ pub(crate) struct DecodeMmaBlueprint {
     pub(crate) whole: bool,
 }
 
-/// Loads the keys of a tile in the order in which the instruction takes them.
+impl DecodeMmaBlueprint {
+    /// Chunks of a key or value.
+    const fn chunks(self) -> usize {
+        self.head_dim / CHUNK
+    }
+
+    /// Chunks of a stage of a plane: a tile of keys, and behind them their values.
+    const fn stage(self) -> usize {
+        2 * TILE * self.chunks()
+    }
+}
+
+/// Where a chunk of a key of a tile is in shared memory. Lanes that read at once, four chunks of
+/// two keys, read from different banks.
 #[cube]
-#[allow(clippy::too_many_arguments)]
-fn load_keys<E: Float>(
-    list_keys: &Tensor<Chunk<E>>,
-    keys: &Tensor<Chunk<E>>,
-    key: &mut Array<Chunk<E>>,
-    tile: usize,
+fn place_of_key(row: usize, chunk: usize, #[comptime] chunks: usize) -> usize {
+    row * chunks + (chunk ^ (row % 2 * 4))
+}
+
+/// The same of a value, of which two chunks of every other one are read at once.
+#[cube]
+fn place_of_value(row: usize, chunk: usize, #[comptime] chunks: usize) -> usize {
+    row * chunks + (chunk ^ (row / 2 % 4 * 2))
+}
+
+/// Where the entries of a head are.
+#[derive(CubeType)]
+struct Entries {
+    /// Tiles of the list.
     list_tiles: usize,
+    /// First row of the list, and how many it has.
     list_start: usize,
     held: usize,
+    /// First number of keys and of values behind the list, and how many entries there are.
     key_start: usize,
-    entries: usize,
+    value_start: usize,
+    tail: usize,
+}
+
+/// Copies the keys and values of a tile into a stage of the plane. Whole rows are read at once;
+/// behind the last entry it is read again.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn copy_tile<E: Float>(
+    list_keys: &Tensor<Chunk<E>>,
+    list_values: &Tensor<Chunk<E>>,
+    keys: &Tensor<Chunk<E>>,
+    values: &Tensor<Chunk<E>>,
+    stages: &mut Shared<[Chunk<E>]>,
+    stage: usize,
+    tile: usize,
+    of: &Entries,
     #[comptime] blueprint: DecodeMmaBlueprint,
 ) {
-    let spans = comptime!(blueprint.head_dim / 32);
+    let chunks = comptime!(blueprint.chunks());
     let lane = UNIT_POS_PLANE as usize;
-    let in_list = comptime!(blueprint.listed) && tile < list_tiles;
-    let base = select(in_list, tile, tile - list_tiles) * TILE;
-    let count = select(in_list, held, entries);
-    // A head may have nothing at all.
-    let last = count.max(1) - 1;
+    let in_list = comptime!(blueprint.listed) && tile < of.list_tiles;
+    let base = select(in_list, tile, tile - of.list_tiles) * TILE;
+    let last = select(in_list, of.held, of.tail).max(1) - 1;
     #[unroll]
-    for load in 0..comptime!(2 * spans) {
-        let row = (base + load / spans * 8 + lane / 4).min(last);
-        let chunk = load % spans * 4 + lane % 4;
+    for load in 0..comptime!(TILE * chunks / 32) {
+        let own = (load * 32 + lane) / chunks;
+        let chunk = (load * 32 + lane) % chunks;
+        let row = (base + own).min(last);
+        let key = stage + place_of_key(own, chunk, chunks);
+        let value = stage + comptime!(TILE * chunks) + place_of_value(own, chunk, chunks);
         if in_list {
-            key[load] = list_keys[(list_start + row) * list_keys.stride(0) / CHUNK + chunk];
+            let row = of.list_start + row;
+            let from = row * list_keys.stride(0) / CHUNK + chunk;
+            copy_chunk::<E>(&mut stages[key], &list_keys[from]);
+            let from = row * list_values.stride(0) / CHUNK + chunk;
+            copy_chunk::<E>(&mut stages[value], &list_values[from]);
         } else {
-            key[load] = keys[(key_start + row * keys.stride(2)) / CHUNK + chunk];
+            let from = (of.key_start + row * keys.stride(2)) / CHUNK + chunk;
+            copy_chunk::<E>(&mut stages[key], &keys[from]);
+            let from = (of.value_start + row * values.stride(2)) / CHUNK + chunk;
+            copy_chunk::<E>(&mut stages[value], &values[from]);
         }
     }
 }
@@ -74,9 +125,8 @@ fn load_keys<E: Float>(
 /// Part of the entries of [`super::dense`] that one cube has, on tensor cores. Rows of keys and
 /// values are contiguous and 16-byte aligned.
 ///
-/// Keys and values go from memory to the registers of the instruction: the order of channels in a
-/// product does not matter, so each lane takes the 16 bytes it has loaded as they are. Four lanes
-/// read 64 bytes of a key together, eight read 128 of a value.
+/// Each plane copies the tiles it multiplies, some ahead. The order of channels in a product does
+/// not matter, so each lane takes chunks of 16 bytes as they are.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_planes<E: Float, I: Int>(
@@ -100,6 +150,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
 ) {
     let DecodeMmaBlueprint { head_dim, tall, listed, counted, by_position, weights: wanted, whole } =
         blueprint;
+    let chunks = comptime!(blueprint.chunks());
     let spans = comptime!(head_dim / 32);
     let groups = comptime!(head_dim / 64);
     let halves = comptime!(if tall { 2usize } else { 1usize });
@@ -149,6 +200,33 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     }
     let end = ((part + 1) * share).min(tiles);
 
+    let entries_of = Entries { list_tiles, list_start, held, key_start, value_start, tail };
+    let mut ring = Shared::<[Chunk<E>]>::new_aligned_slice(
+        comptime!(PLANES * STAGES * blueprint.stage()),
+        16usize,
+    );
+    let own_ring = plane * comptime!(STAGES * blueprint.stage());
+    let mut tile = part * share + plane;
+    #[unroll]
+    for ahead in 0..comptime!(STAGES - 1) {
+        let next = tile + ahead * PLANES;
+        if next < end {
+            let stage = own_ring + comptime!(ahead * blueprint.stage());
+            copy_tile::<E>(
+                list_keys,
+                list_values,
+                keys,
+                values,
+                &mut ring,
+                stage,
+                next,
+                &entries_of,
+                blueprint,
+            );
+        }
+        commit_copies();
+    }
+
     // Queries, in the order in which keys will come.
     let mut a = Sequence::<Array<Pair<E>>>::new();
     #[unroll]
@@ -191,43 +269,35 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         total[half] = 0.0;
     }
     let mut sums = accumulators(comptime!(groups * 8));
-
-    let mut tile = part * share + plane;
-    let last = end.max(1) - 1;
-    let mut key = Array::<Chunk<E>>::new(comptime!(2 * spans));
-    load_keys::<E>(
-        list_keys,
-        keys,
-        &mut key,
-        tile.min(last),
-        list_tiles,
-        list_start,
-        held,
-        key_start,
-        tail,
-        blueprint,
-    );
+    let mut number = 0usize.runtime();
     while tile < end {
         let in_list = comptime!(listed) && tile < list_tiles;
         let base = select(in_list, tile, tile - list_tiles) * TILE;
         let count = select(in_list, held, tail);
         let before = select(in_list, list_columns - held.min(list_columns), list_columns);
 
-        // Values are on their way while keys are multiplied, and the next keys while values are.
-        let mut value = Array::<Chunk<E>>::new(comptime!(4 * groups));
-        #[unroll]
-        for load in 0..comptime!(4 * groups) {
-            let own = quad * 2 + load % 4 / 2 * 8 + load % 2;
-            let row = (base + own).min(count - 1);
-            let chunk = load / 4 * 8 + line;
-            if in_list {
-                let place = (list_start + row) * list_values.stride(0) / CHUNK + chunk;
-                value[load] = list_values[place];
-            } else {
-                let place = (value_start + row * values.stride(2)) / CHUNK + chunk;
-                value[load] = values[place];
-            }
+        // This tile has come, and nobody reads the one before any more: another takes its place.
+        wait_for_copies_but(comptime!(STAGES as u32 - 2));
+        sync_plane();
+        let next = tile + comptime!((STAGES - 1) * PLANES);
+        if next < end {
+            let place = (number + comptime!(STAGES - 1)) % STAGES;
+            let stage = own_ring + place * comptime!(blueprint.stage());
+            copy_tile::<E>(
+                list_keys,
+                list_values,
+                keys,
+                values,
+                &mut ring,
+                stage,
+                next,
+                &entries_of,
+                blueprint,
+            );
         }
+        commit_copies();
+        let own_keys = own_ring + number % STAGES * comptime!(blueprint.stage());
+        let own_values = own_keys + comptime!(TILE * chunks);
 
         let mut scores = Sequence::<Array<Pair<f32>>>::new();
         #[unroll]
@@ -235,9 +305,10 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             let mut score = zeros();
             #[unroll]
             for span in 0..spans {
+                let place = place_of_key(eight * 8 + line, span * 4 + quad, chunks);
+                let chunk = ring[own_keys + place];
                 #[unroll]
                 for step in 0..2usize {
-                    let chunk = key[eight * spans + span];
                     let mut b = Array::<Pair<E>>::new(2usize);
                     #[unroll]
                     for register in 0..2usize {
@@ -284,20 +355,6 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             }
             scores.push(score);
         }
-
-        tile += PLANES;
-        load_keys::<E>(
-            list_keys,
-            keys,
-            &mut key,
-            tile.min(last),
-            list_tiles,
-            list_start,
-            held,
-            key_start,
-            tail,
-            blueprint,
-        );
 
         // Weights are relative to a score of the row at most `SLACK` below its highest so far.
         let mut high = Array::<f32>::new(halves);
@@ -349,19 +406,27 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         }
         #[unroll]
         for span in 0..groups {
+            let mut value = Array::<Chunk<E>>::new(4usize);
+            #[unroll]
+            for load in 0..4usize {
+                let own = quad * 2 + load / 2 * 8 + load % 2;
+                value[load] = ring[own_values + place_of_value(own, span * 8 + line, chunks)];
+            }
             #[unroll]
             for channel in 0..CHUNK {
                 let mut b = Array::<Pair<E>>::new(2usize);
                 #[unroll]
                 for register in 0..2usize {
                     let mut pair = Pair::<E>::empty();
-                    pair.insert(0usize, value[span * 4 + register * 2].extract(channel));
-                    pair.insert(1usize, value[span * 4 + register * 2 + 1].extract(channel));
+                    pair.insert(0usize, value[register * 2].extract(channel));
+                    pair.insert(1usize, value[register * 2 + 1].extract(channel));
                     b[register] = pair;
                 }
                 definition::<E>().execute_inplace(&weight, &b, &mut sums[span * CHUNK + channel]);
             }
         }
+        tile += PLANES;
+        number += 1;
     }
 
     // What the planes have found, put together in order.
@@ -404,6 +469,25 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             weigh_row(weights, &scores, entries, most, factor, comptime!(PLANES * 32));
         }
     }
+    // The factor of what each plane has found of a row, and behind those the sum of weights and the
+    // maximum of the row.
+    let mut shares = Shared::<[f32]>::new_slice(comptime!((PLANES + 2) * rows));
+    if unit < rows {
+        let (most, total) = together(&extremes, unit, rows, PLANES);
+        let mut factor = f32::new(1.0);
+        if comptime!(whole) {
+            // A query that sees nothing has the sum zero.
+            factor = select(total == 0.0, 0.0, 1.0 / total);
+        }
+        #[unroll]
+        for plane in 0..PLANES {
+            let from = plane * rows + unit;
+            shares[from] = (extremes[from * 2] - most).exp() * factor;
+        }
+        shares[PLANES * rows + unit] = total;
+        shares[(PLANES + 1) * rows + unit] = most;
+    }
+    sync_cube();
     // Behind the channels of a part are its sum of weights and its maximum.
     let channels = comptime!(if whole { head_dim } else { head_dim + 2 });
     let mut index = unit;
@@ -412,31 +496,28 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         let channel = index % channels;
         let own = first_row + row;
         if own < group * new {
-            let (most, total) = together(&extremes, row, rows, PLANES);
-            let mut sum = f32::new(0.0);
+            let mut number = f32::new(0.0);
             if channel < head_dim {
                 #[unroll]
                 for plane in 0..PLANES {
                     let from = plane * rows + row;
-                    let share = (extremes[from * 2] - most).exp();
-                    sum += share * stage[from * head_dim + channel];
+                    number += shares[from] * stage[from * head_dim + channel];
                 }
+            } else {
+                number = shares[(PLANES + channel - head_dim) * rows + row];
             }
             let head = kv_head * group + own / new;
             if comptime!(whole) {
-                // A query that sees nothing has the sum zero.
-                let factor = select(total == 0.0, 0.0, 1.0 / total);
                 let place = batch * output.stride(0)
                     + head * output.stride(1)
                     + own % new * output.stride(2)
                     + channel * output.stride(3);
-                output[place] = E::cast_from(sum * factor);
+                output[place] = E::cast_from(number);
             } else {
                 let line = (batch * query_heads + head) * new + own % new;
                 let place =
                     line * parts.stride(0) + part * parts.stride(1) + channel * parts.stride(2);
-                let number = select(channel == head_dim, total, sum);
-                parts[place] = select(channel > head_dim, most, number);
+                parts[place] = number;
             }
         }
         index += comptime!(PLANES * 32);

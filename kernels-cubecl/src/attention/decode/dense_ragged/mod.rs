@@ -30,11 +30,11 @@ const OPERATION: &str = "decode_attention";
 /// every run gives the same numbers.
 ///
 /// Where the device multiplies tiles of 16-bit numbers and head_dim is 64 or 128, each plane takes
-/// 16 entries at a time and up to 16 query rows; keys and values go from memory to the registers of
-/// the instruction, and a cube that has all entries of its heads writes their output, and weights,
-/// itself. Elsewhere, and for f32, a cube of 256 units has up to 8 query rows. As many units as a
-/// row has loads of 16 bytes multiply a key; parts of products meet in shared memory and are added
-/// in order. 128 entries are scored, then their values added up.
+/// 16 entries at a time and up to 16 query rows; the next are copied to shared memory meanwhile,
+/// and a cube that has all entries of its heads writes their output, and weights, itself.
+/// Elsewhere, and for f32, a cube of 256 units has up to 8 query rows. As many units as a row has
+/// loads of 16 bytes multiply a key; parts of products meet in shared memory and are added in
+/// order. 128 entries are scored, then their values added up.
 ///
 /// It reads 2 · head_dim · bytes per entry and kv head, and does 4 · head_dim operations per entry
 /// and query row; each part writes and reads 4 · (head_dim + 2) bytes per query row, and a weight

@@ -1,13 +1,18 @@
+use std::f32::consts::LOG2_E;
+
+use briquette_ops::SparseTiles;
 use cubecl::prelude::*;
 
+use super::super::pattern::{Pattern, first_key_of, is_whole};
 use crate::common::{
     masked::MASKED,
+    nvidia::exp2::exp2,
     tile::{
         mma::Pair,
         wgmma::{
-            ALIGNMENT, DEPTH, GROUP, PANEL, ROWS, along_columns, along_rows, ask, ask_scores,
-            barrier_of, commit, descriptor, fence, group_of_unit, multiply_rows, part, pin,
-            wait_for_all_but,
+            ALIGNMENT, DEPTH, GROUP, PANEL, ROWS, along_columns, along_rows, ask, ask_part,
+            ask_scores, barrier_of, commit, descriptor, expect, fence, group_of_unit,
+            multiply_rows, part, pin, wait_for_all_but,
         },
     },
 };
@@ -24,6 +29,10 @@ pub(super) struct AttentionGroupsBlueprint {
     pub(super) groups: usize,
     /// Keys of a block.
     pub(super) keys: usize,
+    /// Whether positions say which entries a query sees.
+    pub(super) by_position: bool,
+    /// Whether a pattern says which tiles are computed, and what is seen within.
+    pub(super) sparse: bool,
 }
 
 impl AttentionGroupsBlueprint {
@@ -38,9 +47,80 @@ impl AttentionGroupsBlueprint {
         self.groups * GROUP
     }
 
+    /// Keys that lie one after another in memory.
+    pub(super) const fn tile(self) -> usize {
+        if self.sparse { SparseTiles::KEYS } else { self.keys }
+    }
+
+    /// Tiles of a block.
+    const fn tiles(self) -> usize {
+        self.keys / self.tile()
+    }
+
     /// Numbers of a block of keys, or of values.
     const fn size(self) -> usize {
         self.keys * self.head_dim
+    }
+}
+
+/// The tiles of a block: of a list, as [`SparseTiles::lists`] has them, or −1 behind its end; or
+/// else the number of the block.
+#[cube]
+fn tiles_of(
+    pattern: &ComptimeOption<Pattern>,
+    list: usize,
+    count: usize,
+    block: usize,
+    #[comptime] blueprint: AttentionGroupsBlueprint,
+) -> Array<i32> {
+    let many = comptime!(blueprint.tiles());
+    let mut tiles = Array::<i32>::new(many);
+    #[unroll]
+    for tile in 0..many {
+        let number = block * many + tile;
+        tiles[tile] = number as i32;
+        if comptime!(blueprint.sparse) {
+            let pattern = pattern.as_ref().unwrap();
+            tiles[tile] = -1;
+            if number < count {
+                tiles[tile] = pattern.tile(list, number);
+            }
+        }
+    }
+    tiles
+}
+
+/// The first key of a tile; 0 of one behind the end of a list.
+#[cube]
+fn first_key(tile: i32, #[comptime] blueprint: AttentionGroupsBlueprint) -> usize {
+    if comptime!(blueprint.sparse) {
+        first_key_of(tile.max(0))
+    } else {
+        tile as usize * blueprint.keys
+    }
+}
+
+/// Asks for a block of keys or of values.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn ask_block<E: Float>(
+    full: &u64,
+    from: &TensorMap<E, Tiled>,
+    stages: &mut Shared<[E]>,
+    batch: usize,
+    head: usize,
+    tiles: &Array<i32>,
+    stage: usize,
+    #[comptime] blueprint: AttentionGroupsBlueprint,
+) {
+    let AttentionGroupsBlueprint { head_dim, keys, .. } = blueprint;
+    let long = comptime!(blueprint.tile());
+    expect(full, keys, head_dim);
+    #[unroll]
+    for tile in 0..comptime!(blueprint.tiles()) {
+        let row = first_key(tiles[tile], blueprint);
+        let at = comptime!(tile * long);
+        ask_part::<E>(full, from, stages, batch, head, row, stage, at, long, keys, head_dim);
     }
 }
 
@@ -71,8 +151,8 @@ fn ask_values<E: Float>(
 /// Numbers of a unit's two rows.
 #[derive(CubeType)]
 struct Rows {
-    /// The last entry that the first row sees; the other sees eight more.
-    position: usize,
+    /// The position of each query. Causally it is the last entry that the query sees.
+    positions: Array<i32>,
     /// The highest score so far.
     highest: Array<f32>,
     /// The sum of this unit's weights, relative to the highest score.
@@ -81,27 +161,102 @@ struct Rows {
     kept: Array<f32>,
 }
 
-/// Turns scores of the entries from `base` on into weights. Hidden are those behind the position of
-/// a row; of a block that is `whole` none is.
+/// Hides scores of entries behind the position of a row, of the block from `base` on.
 #[cube]
-fn weigh(
+fn hide_later(scores: &mut Array<f32>, rows: &Rows, base: usize, #[comptime] block: usize) {
+    let first = (base + UNIT_POS_PLANE as usize % 4 * 2) as i32;
+    #[unroll]
+    for place in 0..comptime!(block / 2) {
+        let column = first + comptime!((place / 4 * 8 + place % 2) as i32);
+        let hidden = column > rows.positions[comptime!(place / 2 % 2)];
+        scores[place] = select(hidden, MASKED, scores[place]);
+    }
+}
+
+/// An entry of a block, as a unit finds it.
+#[derive(CubeType)]
+struct Entry {
+    place: usize,
+    /// −1 if it is padding, or there is none.
+    position: i32,
+}
+
+/// The entry of a unit's score of this number, in a tile from `first` on. `start` is where
+/// positions of the head begin.
+#[cube]
+fn entry_of<I: Int>(
+    positions: &Tensor<I>,
+    start: usize,
+    first: usize,
+    #[comptime] number: usize,
+) -> Entry {
+    let entries = positions.shape(2);
+    let place = first + number + UNIT_POS_PLANE as usize % 4 * 2;
+    let of_place = start + place.min(entries - 1) * positions.stride(2);
+    let position = i32::cast_from(positions[of_place]);
+    Entry { place, position: select(place < entries, position, -1) }
+}
+
+/// Hides scores of entries that are padding, at a position behind that of a row, or not in the
+/// pattern.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn hide_by_position<I: Int>(
     scores: &mut Array<f32>,
-    rows: &mut Rows,
-    base: usize,
-    whole: bool,
-    scale: f32,
-    #[comptime] block: usize,
+    rows: &Rows,
+    tiles: &Array<i32>,
+    positions: &Tensor<I>,
+    start: usize,
+    pattern: &ComptimeOption<Pattern>,
+    words: usize,
+    #[comptime] blueprint: AttentionGroupsBlueprint,
 ) {
-    let long = comptime!(block / 8);
-    if !whole {
-        let first = base + UNIT_POS_PLANE as usize % 4 * 2;
+    let long = comptime!(blueprint.tile());
+    #[unroll]
+    for nth in 0..comptime!(blueprint.tiles()) {
+        let tile = tiles[nth];
+        let first = first_key(tile, blueprint);
+        // Scores of a unit in a tile: of two entries of eight, both rows.
+        let own = comptime!(nth * long / 2);
         #[unroll]
-        for place in 0..comptime!(block / 2) {
-            let column = first + comptime!(place / 4 * 8 + place % 2);
-            let hidden = column > rows.position + comptime!(place / 2 % 2 * 8);
-            scores[place] = select(hidden, MASKED, scores[place]);
+        for column in 0..comptime!(long / 4) {
+            let number = comptime!(column / 2 * 8 + column % 2);
+            let entry = entry_of::<I>(positions, start, first, number);
+            let nothing = entry.position < 0 || tile < 0;
+            #[unroll]
+            for half in 0..2usize {
+                let score = comptime!(own + column / 2 * 4 + half * 2 + column % 2);
+                let hidden = nothing || entry.position > rows.positions[half];
+                scores[score] = select(hidden, MASKED, scores[score]);
+            }
+        }
+        if comptime!(blueprint.sparse) {
+            if !is_whole(tile) {
+                let pattern = pattern.as_ref().unwrap();
+                #[unroll]
+                for column in 0..comptime!(long / 4) {
+                    let number = comptime!(column / 2 * 8 + column % 2);
+                    let entry = entry_of::<I>(positions, start, first, number);
+                    #[unroll]
+                    for half in 0..2usize {
+                        let score = comptime!(own + column / 2 * 4 + half * 2 + column % 2);
+                        let row = rows.positions[half];
+                        if scores[score] > MASKED
+                            && !pattern.sees(words, entry.place, row, entry.position)
+                        {
+                            scores[score] = MASKED;
+                        }
+                    }
+                }
+            }
         }
     }
+}
+
+/// Turns scores into weights. `scale` is that of scores as powers of two.
+#[cube]
+fn weigh(scores: &mut Array<f32>, rows: &mut Rows, scale: f32, #[comptime] block: usize) {
+    let long = comptime!(block / 8);
     #[unroll]
     for half in 0..2usize {
         let mut most = scores[half * 2];
@@ -112,7 +267,7 @@ fn weigh(
         most = most.max(plane_shuffle_xor(most, 1));
         most = most.max(plane_shuffle_xor(most, 2));
         most = most.max(rows.highest[half]);
-        let kept = ((rows.highest[half] - most) * scale).exp();
+        let kept = exp2((rows.highest[half] - most) * scale);
         rows.highest[half] = most;
         rows.kept[half] = kept;
         let offset = select(most > MASKED, most * scale, 0.0);
@@ -122,12 +277,21 @@ fn weigh(
             #[unroll]
             for side in 0..2usize {
                 let place = comptime!(tile * 4 + half * 2 + side);
-                let weight = fma(scores[place], scale, -offset).exp();
+                let weight = exp2(fma(scores[place], scale, -offset));
                 scores[place] = weight;
                 sum += weight;
             }
         }
         rows.total[half] = sum;
+    }
+}
+
+/// Makes sums relative to the highest score so far.
+#[cube]
+fn rescale(sums: &mut Array<f32>, rows: &Rows, #[comptime] head_dim: usize) {
+    #[unroll]
+    for place in 0..comptime!(head_dim / 2) {
+        sums[place] *= rows.kept[comptime!(place / 2 % 2)];
     }
 }
 
@@ -148,23 +312,26 @@ fn round<E: Float>(
     }
 }
 
-/// See [`super::super::attention`], causally: a group has the scores of the next block multiplied,
-/// and the values of this one, and turns those scores into weights while its values are.
+/// See [`super::super::attention`]: a group has the scores of the next block multiplied, and the
+/// values of this one, and turns those scores into weights while its values are.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
-pub(super) fn attention_groups<E: Float>(
+pub(super) fn attention_groups<E: Float, I: Int>(
     queries: &TensorMap<E, Tiled>,
     keys: &TensorMap<E, Tiled>,
     values: &TensorMap<E, Tiled>,
+    query_positions: &Tensor<I>,
+    entry_positions: &Tensor<I>,
+    pattern: &ComptimeOption<Pattern>,
     output: &mut Tensor<Pair<E>>,
     log_sum_exp: &mut Tensor<f32>,
     entries: usize,
     of_kv_head: usize,
     scale: f32,
     #[comptime] blueprint: AttentionGroupsBlueprint,
-    #[define(E)] _type: ElemType,
+    #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let AttentionGroupsBlueprint { head_dim, groups, keys: block } = blueprint;
+    let AttentionGroupsBlueprint { head_dim, groups, keys: block, by_position, sparse } = blueprint;
     let own_rows = comptime!(blueprint.queries());
     let query_layout = comptime!(along_rows(own_rows, head_dim));
     let key_layout = comptime!(along_rows(block, head_dim));
@@ -181,7 +348,22 @@ pub(super) fn attention_groups<E: Float>(
     let kv_head = head / of_kv_head;
     // The last queries of all heads see most: they go first.
     let first = (new.div_ceil(own_rows) - 1 - CUBE_POS_Y as usize) * own_rows;
-    let blocks = (first + own_rows + old).min(entries).div_ceil(block);
+    let mut blocks = (first + own_rows + old).min(entries).div_ceil(block);
+    let mut position_start = 0usize.runtime();
+    if comptime!(by_position) {
+        blocks = entries.div_ceil(block);
+        position_start = batch * entry_positions.stride(0) + kv_head * entry_positions.stride(1);
+    }
+    let mut list = 0usize.runtime();
+    let mut count = 0usize.runtime();
+    let mut words = 0usize.runtime();
+    if comptime!(sparse) {
+        let pattern = pattern.as_ref().unwrap();
+        list = pattern.list(batch, head, first);
+        words = pattern.words(batch, head);
+        count = pattern.count(list);
+        blocks = count.div_ceil(comptime!(blueprint.tiles())).max(1);
+    }
 
     let mut query_stage =
         Shared::<[E]>::new_aligned_slice(comptime!(own_rows * head_dim), ALIGNMENT);
@@ -204,45 +386,22 @@ pub(super) fn attention_groups<E: Float>(
     sync_async_proxy_shared();
     sync_cube();
 
+    // Tiles of this block, and of the two to come.
+    let mut tiles = tiles_of(pattern, list, count, 0usize, blueprint);
+    let mut next_tiles = tiles_of(pattern, list, count, 1usize, blueprint);
     let asks = unit == 0;
     if asks {
         let of_queries = &full[comptime!(2 * STAGES)];
-        ask::<E>(
-            of_queries,
-            queries,
-            &mut query_stage,
-            batch,
-            head,
-            first,
-            0usize,
-            own_rows,
-            head_dim,
-        );
-        ask::<E>(&full[0], keys, &mut key_stages, batch, kv_head, 0usize, 0usize, block, head_dim);
+        let stage = &mut query_stage;
+        ask::<E>(of_queries, queries, stage, batch, head, first, 0usize, own_rows, head_dim);
+        let (stages, of_keys) = (&mut key_stages, &full[0]);
+        ask_block::<E>(of_keys, keys, stages, batch, kv_head, &tiles, 0usize, blueprint);
         if blocks > 1 {
-            ask::<E>(
-                &full[1],
-                keys,
-                &mut key_stages,
-                batch,
-                kv_head,
-                block,
-                1usize,
-                block,
-                head_dim,
-            );
+            let (stages, of_keys) = (&mut key_stages, &full[1]);
+            ask_block::<E>(of_keys, keys, stages, batch, kv_head, &next_tiles, 1usize, blueprint);
         }
-        ask::<E>(
-            &full[STAGES],
-            values,
-            &mut value_stages,
-            batch,
-            kv_head,
-            0usize,
-            0usize,
-            block,
-            head_dim,
-        );
+        let (stages, of_values) = (&mut value_stages, &full[STAGES]);
+        ask_block::<E>(of_values, values, stages, batch, kv_head, &tiles, 0usize, blueprint);
     }
 
     let group = group_of_unit();
@@ -256,13 +415,21 @@ pub(super) fn attention_groups<E: Float>(
     let of_values = descriptor::<E>(&value_stages[0], value_layout);
 
     let mut rows = Rows {
-        position: row + old,
+        positions: Array::<i32>::new(2usize),
         highest: Array::<f32>::new(2usize),
         total: Array::<f32>::new(2usize),
         kept: Array::<f32>::new(2usize),
     };
     #[unroll]
     for half in 0..2usize {
+        let row = row + half * 8;
+        let mut position = (row + old) as i32;
+        if comptime!(by_position) {
+            let start = batch * query_positions.stride(0);
+            let place = start + row.min(new - 1) * query_positions.stride(2);
+            position = i32::cast_from(query_positions[place]);
+        }
+        rows.positions[half] = position;
         rows.highest[half] = MASKED;
         rows.total[half] = 0.0;
     }
@@ -277,7 +444,8 @@ pub(super) fn attention_groups<E: Float>(
     for _ in 0..comptime!(block / DEPTH) {
         weights.push(Array::<E>::new(8usize));
     }
-    // Entries that all queries of the group see.
+    let powers = scale * LOG2_E;
+    // Entries that all queries of the group see, causally.
     let seen_by_all = first + group * ROWS + old + 1;
 
     barrier_of(&full[comptime!(2 * STAGES)]).wait_parity(0);
@@ -288,7 +456,22 @@ pub(super) fn attention_groups<E: Float>(
     if elected {
         barrier_of(&empty[0]).arrive();
     }
-    weigh(&mut scores, &mut rows, 0usize, block <= seen_by_all, scale, block);
+    if comptime!(by_position) {
+        let positions = entry_positions;
+        hide_by_position::<I>(
+            &mut scores,
+            &rows,
+            &tiles,
+            positions,
+            position_start,
+            pattern,
+            words,
+            blueprint,
+        );
+    } else if block > seen_by_all {
+        hide_later(&mut scores, &rows, 0usize, block);
+    }
+    weigh(&mut scores, &mut rows, powers, block);
     round::<E>(&mut weights, &scores, block);
 
     for number in 1..blocks {
@@ -296,51 +479,28 @@ pub(super) fn attention_groups<E: Float>(
         let (stage, before) = (number % STAGES, (number - 1) % STAGES);
         let phase = (number / STAGES % 2) as u32;
         let before_phase = ((number - 1) / STAGES % 2) as u32;
-        if asks && number + 1 < blocks {
-            // Where the keys were whose scores are weights now.
-            let row = (number + 1) * block;
-            barrier_of(&empty[before]).wait_parity(before_phase);
-            ask::<E>(
-                &full[before],
-                keys,
-                &mut key_stages,
-                batch,
-                kv_head,
-                row,
-                before,
-                block,
-                head_dim,
-            );
-        }
+        tiles = next_tiles;
+        next_tiles = tiles_of(pattern, list, count, number + 1, blueprint);
         barrier_of(&full[stage]).wait_parity(phase);
-        ask_scores::<E>(
-            &mut scores,
-            of_queries,
-            of_keys + stage as u64 * stage_step,
-            own_rows,
-            block,
-            head_dim,
-        );
+        let tile = of_keys + stage as u64 * stage_step;
+        ask_scores::<E>(&mut scores, of_queries, tile, own_rows, block, head_dim);
+        rescale(&mut sums, &rows, head_dim);
         barrier_of(&full[STAGES + before]).wait_parity(before_phase);
         ask_values::<E>(&mut sums, &weights, of_values + before as u64 * stage_step, blueprint);
+        if asks && number + 1 < blocks {
+            // Where the keys were whose scores are weights now.
+            barrier_of(&empty[before]).wait_parity(before_phase);
+            let (stages, of_keys) = (&mut key_stages, &full[before]);
+            ask_block::<E>(of_keys, keys, stages, batch, kv_head, &next_tiles, before, blueprint);
+        }
         if asks {
             // Where the values were before those that are multiplied.
-            let row = number * block;
             if number > 1 {
                 let phase = ((number - 2) / STAGES % 2) as u32;
                 barrier_of(&empty[STAGES + stage]).wait_parity(phase);
             }
-            ask::<E>(
-                &full[STAGES + stage],
-                values,
-                &mut value_stages,
-                batch,
-                kv_head,
-                row,
-                stage,
-                block,
-                head_dim,
-            );
+            let (stages, of_values) = (&mut value_stages, &full[STAGES + stage]);
+            ask_block::<E>(of_values, values, stages, batch, kv_head, &tiles, stage, blueprint);
         }
         wait_for_all_but(1usize);
         pin::<f32>(&scores);
@@ -348,18 +508,33 @@ pub(super) fn attention_groups<E: Float>(
             barrier_of(&empty[stage]).arrive();
         }
         let base = number * block;
-        weigh(&mut scores, &mut rows, base, base + block <= seen_by_all, scale, block);
+        if comptime!(by_position) {
+            let positions = entry_positions;
+            hide_by_position::<I>(
+                &mut scores,
+                &rows,
+                &tiles,
+                positions,
+                position_start,
+                pattern,
+                words,
+                blueprint,
+            );
+        } else if base + block > seen_by_all {
+            hide_later(&mut scores, &rows, base, block);
+        }
+        weigh(&mut scores, &mut rows, powers, block);
+        // They are there, as above, but ptxas moves no weight behind this; without it, it would
+        // wait for the product of values before all of them.
+        barrier_of(&full[STAGES + before]).wait_parity(before_phase);
         wait_for_all_but(0usize);
         pin::<f32>(&sums);
         if elected {
             barrier_of(&empty[STAGES + before]).arrive();
         }
-        #[unroll]
-        for place in 0..comptime!(head_dim / 2) {
-            sums[place] *= rows.kept[comptime!(place / 2 % 2)];
-        }
         round::<E>(&mut weights, &scores, block);
     }
+    rescale(&mut sums, &rows, head_dim);
     let last = blocks - 1;
     barrier_of(&full[STAGES + last % STAGES]).wait_parity((last / STAGES % 2) as u32);
     let of_last = of_values + (last % STAGES) as u64 * stage_step;
@@ -376,7 +551,9 @@ pub(super) fn attention_groups<E: Float>(
         sum += plane_shuffle_xor(sum, 1);
         sum += plane_shuffle_xor(sum, 2);
         if row < new {
-            let factor = 1.0 / sum;
+            // Of a query that is padding.
+            let blank = rows.positions[half] < 0;
+            let factor = select(blank, 0.0, 1.0 / sum);
             #[unroll]
             for tile in 0..wide {
                 let mut pair = Pair::<f32>::empty();
@@ -387,7 +564,8 @@ pub(super) fn attention_groups<E: Float>(
             }
             if lane.is_multiple_of(4) {
                 let place = lse_start + row * log_sum_exp.stride(2);
-                log_sum_exp[place] = rows.highest[half] * scale + sum.ln();
+                let log = rows.highest[half] * scale + sum.ln();
+                log_sum_exp[place] = select(blank, -f32::new(MASKED as f64), log);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The attention of a prompt on Hopper's tensor cores, causally.
+//! The attention of a prompt on Hopper's tensor cores.
 
 mod kernel;
 mod launch;

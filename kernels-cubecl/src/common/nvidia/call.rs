@@ -1,0 +1,60 @@
+//! Calls of LLVM's intrinsics.
+
+use cubecl::ir::{
+    Scope,
+    pliron::{
+        builtin::types::{FP32Type, IntegerType, Signedness},
+        context::Context,
+        r#type::TypeHandle,
+        value::Value,
+    },
+};
+use pliron_llvm::{
+    op_interfaces::CastOpInterface,
+    ops::{AddrSpaceCastOp, CallIntrinsicOp},
+    types::{FuncType, PointerType, VoidType},
+};
+
+/// A number of 32 bits, as LLVM has it.
+pub(super) fn f32_type(ctx: &Context) -> TypeHandle {
+    FP32Type::get(ctx).into()
+}
+
+/// An integer of 32 bits, as LLVM has it.
+pub(super) fn i32_type(ctx: &Context) -> TypeHandle {
+    IntegerType::get(ctx, 32, Signedness::Signless).into()
+}
+
+/// Calls an intrinsic with arguments that will have these types. Its result, if it has one, is of
+/// LLVM's type.
+pub(super) fn call(
+    scope: &Scope,
+    name: &str,
+    arguments: &[(Value, TypeHandle)],
+    result: Option<TypeHandle>,
+) -> Option<Value> {
+    let (values, types): (Vec<_>, Vec<_>) = arguments.iter().copied().unzip();
+    let of_result = result.unwrap_or_else(|| VoidType::get(scope.ctx()).into());
+    let function = FuncType::get(scope.ctx(), of_result, types, false);
+    let op = CallIntrinsicOp::new(scope.ctx_mut(), name.to_string().into(), function, values);
+    if result.is_some() {
+        Some(scope.register_with_result(&op))
+    } else {
+        scope.register(&op);
+        None
+    }
+}
+
+/// Part of memory that a pointer points into.
+#[derive(Clone, Copy)]
+pub(super) enum Space {
+    Global = 1,
+    Shared = 3,
+}
+
+/// The pointer into this part of memory, and its type.
+pub(super) fn pointer(scope: &Scope, value: Value, space: Space) -> (Value, TypeHandle) {
+    let kind = PointerType::get(scope.ctx(), space as u32).into();
+    let op = AddrSpaceCastOp::new(scope.ctx_mut(), value, kind);
+    (scope.register_with_result(&op), kind)
+}
