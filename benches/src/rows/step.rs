@@ -3,9 +3,9 @@
 use anyhow::Result;
 use briquette::{
     Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy, SparsePrefill,
-    position::{NoPositionEncoding, RotaryEmbedding},
+    position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
 };
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 
 use crate::{
     bench::{Bench, Case, Variant},
@@ -28,44 +28,65 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     if rows.iter().any(|row| bench.wants(row)) {
         attention(bench, shape, tokens)?;
     }
-    if ["sparse/dense", "sparse/minference", "sparse/xattention"].iter().any(|row| bench.wants(row))
-    {
-        sparse(bench, shape, tokens)?;
-    }
+    sparse(bench, shape, tokens)?;
     whole(bench, tokens)
+}
+
+/// A prompt of one layer.
+struct LayerPrompt {
+    shape: CacheShape,
+    config: CacheConfig,
+    device: Device,
+    queries: Tensor<4>,
+    keys: Tensor<4>,
+    values: Tensor<4>,
+}
+
+impl LayerPrompt {
+    fn noise(bench: &Bench, shape: CacheShape, tokens: usize) -> Self {
+        let noise = |heads| bench.noise([1, heads, tokens, shape.head_dim], bench.dtype);
+        // Reading a number back to look for NaN is no part of the work.
+        let config = CacheConfig::default()
+            .with_dtype(bench.dtype)
+            .with_input_check(InputCheck::Never)
+            .with_ops(bench.ops.clone());
+        let queries = noise(shape.query_heads);
+        let [keys, values] = [(); 2].map(|()| noise(shape.kv_heads));
+        Self { shape, config, device: bench.device.clone(), queries, keys, values }
+    }
+
+    /// The cache behind the prompt.
+    fn prefill(&self, policy: &Policy, encoding: &dyn PositionEncoding) -> Result<KvCache> {
+        let (policy, config) = (policy.clone(), self.config.clone());
+        let mut cache = KvCache::with_config(self.shape, policy, config, &self.device)?;
+        let [queries, keys, values] = [&self.queries, &self.keys, &self.values].map(Tensor::clone);
+        cache.attend(0, queries, keys, values, encoding)?;
+        Ok(cache)
+    }
+
+    /// The case of attention over all of it.
+    fn case(&self, row: &'static str, bench: &Bench) -> Case {
+        let CacheShape { query_heads, kv_heads, head_dim, .. } = self.shape;
+        let tokens = self.queries.dims()[2];
+        Case {
+            row,
+            shape: format!("{query_heads}/{kv_heads} heads × {head_dim}, {tokens} tokens"),
+            bytes: (2 * (query_heads + kv_heads) * tokens * head_dim) as f64 * bench.number(),
+            operations: 2.0 * query_heads as f64 * (tokens as f64).powi(2) * head_dim as f64,
+        }
+    }
 }
 
 /// The cache alone: attention over the prompt, then score, select and compact.
 fn attention(bench: &mut Bench, shape: CacheShape, tokens: usize) -> Result<()> {
-    let CacheShape { query_heads, kv_heads, head_dim, .. } = shape;
+    let CacheShape { kv_heads, head_dim, .. } = shape;
     let kept = bench.size(1024, 64);
-    // Reading a number back to look for NaN is no part of the work.
-    let config = CacheConfig::default()
-        .with_dtype(bench.dtype)
-        .with_input_check(InputCheck::Never)
-        .with_ops(bench.ops.clone());
-    let queries = bench.noise([1, query_heads, tokens, head_dim], bench.dtype);
-    let [keys, values] =
-        [(); 2].map(|()| bench.noise([1, kv_heads, tokens, head_dim], bench.dtype));
-    let device = bench.device.clone();
-    let prefill = |policy: &Policy| -> Result<KvCache> {
-        let (policy, config) = (policy.clone(), config.clone());
-        let mut cache = KvCache::with_config(shape, policy, config, &device)?;
-        let (queries, keys, values) = (queries.clone(), keys.clone(), values.clone());
-        cache.attend(0, queries, keys, values, &NoPositionEncoding)?;
-        Ok(cache)
-    };
+    let prompt = LayerPrompt::noise(bench, shape, tokens);
+    let prefill = |policy: &Policy| prompt.prefill(policy, &NoPositionEncoding);
     let full = Policy::full();
-    let pairs = query_heads as f64 * (tokens as f64).powi(2) / 2.0;
-    let text = format!("{query_heads}/{kv_heads} heads × {head_dim}, {tokens} tokens");
-    let case = Case {
-        row: "layer-prefill",
-        shape: text.clone(),
-        bytes: (2 * (query_heads + kv_heads) * tokens * head_dim) as f64 * bench.number(),
-        operations: 4.0 * pairs * head_dim as f64,
-    };
-    if bench.wants(case.row) {
-        bench.run(&case, "briquette", 1, None, &|_| keep(prefill(&full)?));
+    let all = prompt.case("layer-prefill", bench);
+    if bench.wants(all.row) {
+        bench.run(&all, "briquette", 1, None, &|_| keep(prefill(&full)?));
     }
     let budget = Budget::Tokens(kept);
     for (row, policy) in [
@@ -78,11 +99,11 @@ fn attention(bench: &mut Bench, shape: CacheShape, tokens: usize) -> Result<()> 
         }
         let case = Case {
             row,
-            shape: format!("{text}, {kept} kept"),
+            shape: format!("{}, {kept} kept", all.shape),
             // Every key once more, and what is kept.
             bytes: (kv_heads * tokens * head_dim) as f64 * bench.number()
                 + (4 * kv_heads * kept * head_dim) as f64 * bench.number(),
-            operations: if row.ends_with("snapkv") { 0.0 } else { 2.0 * pairs * head_dim as f64 },
+            operations: if row.ends_with("snapkv") { 0.0 } else { all.operations / 2.0 },
         };
         let (with, without) = (|_| keep(prefill(&policy)?), |_| keep(prefill(&full)?));
         bench.run_difference(&case, "briquette", None, &with, &without);
@@ -93,44 +114,28 @@ fn attention(bench: &mut Bench, shape: CacheShape, tokens: usize) -> Result<()> 
 /// A prompt in which near tokens matter more, as positions are encoded, under all products and
 /// under the patterns of MInference and XAttention, which are searched in every call.
 fn sparse(bench: &mut Bench, shape: CacheShape, tokens: usize) -> Result<()> {
-    let CacheShape { query_heads, kv_heads, head_dim, .. } = shape;
-    let config = CacheConfig::default()
-        .with_dtype(bench.dtype)
-        .with_input_check(InputCheck::Never)
-        .with_ops(bench.ops.clone());
-    let near = |heads| bench.noise([1, heads, tokens, head_dim], bench.dtype) * 0.5 + 0.8;
-    let (queries, keys) = (near(query_heads), near(kv_heads));
-    let values = bench.noise([1, kv_heads, tokens, head_dim], bench.dtype);
-    let device = bench.device.clone();
-    let rope = RotaryEmbedding::new(head_dim, tokens, 500_000.0, &device)?;
-    let prefill = |policy: &Policy| -> Result<KvCache> {
-        let (policy, config) = (policy.clone(), config.clone());
-        let mut cache = KvCache::with_config(shape, policy, config, &device)?;
-        let (queries, keys, values) = (queries.clone(), keys.clone(), values.clone());
-        cache.attend(0, queries, keys, values, &rope)?;
-        Ok(cache)
-    };
     let full = Policy::full;
-    for (row, policy) in [
+    let mut rows = vec![
         ("sparse/dense", full()),
         ("sparse/minference", full().with_sparse_prefill(SparsePrefill::minference())),
         ("sparse/xattention", full().with_sparse_prefill(SparsePrefill::xattention())),
-    ] {
-        if !bench.wants(row) {
-            continue;
-        }
-        let case = Case {
-            row,
-            shape: format!("{query_heads}/{kv_heads} heads × {head_dim}, {tokens} tokens"),
-            bytes: (2 * (query_heads + kv_heads) * tokens * head_dim) as f64 * bench.number(),
+    ];
+    rows.retain(|(row, _)| bench.wants(row));
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let near = |x: Tensor<4>| x * 0.5 + 0.8;
+    let noise = LayerPrompt::noise(bench, shape, tokens);
+    let (queries, keys) = (near(noise.queries), near(noise.keys));
+    let prompt = LayerPrompt { queries, keys, ..noise };
+    let rope = RotaryEmbedding::new(shape.head_dim, tokens, 500_000.0, &prompt.device)?;
+    for (row, policy) in rows {
+        let mut case = prompt.case(row, bench);
+        if policy.sparse_prefill().is_some() {
             // What a pattern saves is not known before.
-            operations: if row == "sparse/dense" {
-                2.0 * query_heads as f64 * (tokens as f64).powi(2) * head_dim as f64
-            } else {
-                0.0
-            },
-        };
-        bench.run(&case, "briquette", 1, None, &|_| keep(prefill(&policy)?));
+            case.operations = 0.0;
+        }
+        bench.run(&case, "briquette", 1, None, &|_| keep(prompt.prefill(&policy, &rope)?));
     }
     Ok(())
 }

@@ -2,6 +2,7 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
+use super::total::write_total;
 use crate::common::{
     masked::MASKED,
     nvidia::exp2::exp2,
@@ -245,34 +246,12 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
     #[unroll]
     for key in 0..4usize {
         let column = mine + key * 8;
-        let mut total = weights[key];
-        total += plane_shuffle_xor(total, 1);
-        total += plane_shuffle_xor(total, 2);
-        let mut local_total = f32::new(0.0);
+        write_total(sums, batch, head, column, weights[key]);
         if comptime!(local) {
-            local_total = local_weights[key];
-            local_total += plane_shuffle_xor(local_total, 1);
-            local_total += plane_shuffle_xor(local_total, 2);
+            write_total(local_sums, batch, head, column, local_weights[key]);
         }
-        let mut squared_total = f32::new(0.0);
         if comptime!(squared) {
-            squared_total = squared_weights[key];
-            squared_total += plane_shuffle_xor(squared_total, 1);
-            squared_total += plane_shuffle_xor(squared_total, 2);
-        }
-        if quad == 0 && column < entries {
-            let place = batch * sums.stride(0) + head * sums.stride(1) + column * sums.stride(2);
-            sums[place] = total;
-            if comptime!(local) {
-                let start = batch * local_sums.stride(0) + head * local_sums.stride(1);
-                let place = start + column * local_sums.stride(2);
-                local_sums[place] = local_total;
-            }
-            if comptime!(squared) {
-                let start = batch * squares.stride(0) + head * squares.stride(1);
-                let place = start + column * squares.stride(2);
-                squares[place] = squared_total;
-            }
+            write_total(squares, batch, head, column, squared_weights[key]);
         }
     }
 }

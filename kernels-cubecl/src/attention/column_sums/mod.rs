@@ -2,6 +2,7 @@ mod backend;
 mod launch;
 mod mma;
 mod portable;
+mod total;
 #[cfg(cubecl_0_12)]
 mod wgmma;
 

@@ -25,24 +25,31 @@ pub(super) fn i32_type(ctx: &Context) -> TypeHandle {
     IntegerType::get(ctx, 32, Signedness::Signless).into()
 }
 
-/// Calls an intrinsic with arguments that will have these types. Its result, if it has one, is of
-/// LLVM's type.
-pub(super) fn call(
+/// Calls an intrinsic with arguments that will have these types.
+pub(super) fn call(scope: &Scope, name: &str, arguments: &[(Value, TypeHandle)]) {
+    let nothing = VoidType::get(scope.ctx()).into();
+    scope.register(&call_of(scope, name, arguments, nothing));
+}
+
+/// The same of one with a result, which is of LLVM's type.
+pub(super) fn call_for(
     scope: &Scope,
     name: &str,
     arguments: &[(Value, TypeHandle)],
-    result: Option<TypeHandle>,
-) -> Option<Value> {
+    result: TypeHandle,
+) -> Value {
+    scope.register_with_result(&call_of(scope, name, arguments, result))
+}
+
+fn call_of(
+    scope: &Scope,
+    name: &str,
+    arguments: &[(Value, TypeHandle)],
+    result: TypeHandle,
+) -> CallIntrinsicOp {
     let (values, types): (Vec<_>, Vec<_>) = arguments.iter().copied().unzip();
-    let of_result = result.unwrap_or_else(|| VoidType::get(scope.ctx()).into());
-    let function = FuncType::get(scope.ctx(), of_result, types, false);
-    let op = CallIntrinsicOp::new(scope.ctx_mut(), name.to_string().into(), function, values);
-    if result.is_some() {
-        Some(scope.register_with_result(&op))
-    } else {
-        scope.register(&op);
-        None
-    }
+    let function = FuncType::get(scope.ctx(), result, types, false);
+    CallIntrinsicOp::new(scope.ctx_mut(), name.to_string().into(), function, values)
 }
 
 /// Part of memory that a pointer points into.

@@ -14,7 +14,7 @@ pub(crate) fn copy_chunk<E: Float>(to: &mut Chunk<E>, from: &Chunk<E>) {
         let to = pointer(scope, to, Space::Shared);
         let from = from.value(scope);
         let from = pointer(scope, from, Space::Global);
-        call(scope, "llvm.nvvm.cp.async.cg.shared.global.16", &[to, from], None);
+        call(scope, "llvm.nvvm.cp.async.cg.shared.global.16", &[to, from]);
     })
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn copy_chunk<E: Float>(to: &mut Chunk<E>, from: &Chunk<E>) {
 #[cube]
 pub(crate) fn commit_copies() {
     intrinsic!(|scope| {
-        call(scope, "llvm.nvvm.cp.async.commit.group", &[], None);
+        call(scope, "llvm.nvvm.cp.async.commit.group", &[]);
     })
 }
 
@@ -34,6 +34,6 @@ pub(crate) fn wait_for_copies_but(#[comptime] running: u32) {
     intrinsic!(|scope| {
         let running = running.read_value(scope);
         let int = i32_type(scope.ctx());
-        call(scope, "llvm.nvvm.cp.async.wait.group", &[(running, int)], None);
+        call(scope, "llvm.nvvm.cp.async.wait.group", &[(running, int)]);
     })
 }

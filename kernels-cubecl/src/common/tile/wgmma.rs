@@ -6,7 +6,7 @@ use burn_cubecl::{kernel::into_contiguous_aligned, tensor::CubeTensor};
 use cubecl::{
     features::{Tma, WgmmaElems},
     ir::{
-        AddressSpace, ElemType, FloatKind,
+        AddressSpace, ElemType, FloatKind, Scope,
         attributes::IndexAttr,
         dialect::{
             general::ReinterpretCastOp,
@@ -15,7 +15,7 @@ use cubecl::{
                 WgmmaWaitGroupOp,
             },
         },
-        pliron::builtin::attributes::TypeAttr,
+        pliron::{builtin::attributes::TypeAttr, value::Value},
         types::{
             MatrixShape, PointerType,
             barrier::{BarrierLevel, BarrierType},
@@ -133,6 +133,21 @@ pub(crate) fn part(layout: WgmmaTileLayout, depth: usize) -> u64 {
     (layout.byte_offset(0, depth * DEPTH, 2) / 16) as u64
 }
 
+/// A product of rows, which lie along the contraction, and of a tile that lies so or across.
+fn product<E: Float>(
+    scope: &Scope,
+    sums: Value,
+    rows: Value,
+    tile: Value,
+    columns: usize,
+    lies: Major,
+) {
+    let element = TypeAttr::new(E::__expand_as_type(scope));
+    let shape = MatrixShape { m: ROWS, n: columns, k: DEPTH };
+    let (ctx, of_tile) = (scope.ctx_mut(), element.clone());
+    scope.register(&WgmmaOp::new(ctx, rows, tile, sums, element, of_tile, shape, Major::K, lies));
+}
+
 /// Adds the product of two tiles in shared memory to `sums`: 64 rows and `columns`, of which a unit
 /// has the numbers of an [`Accumulator`](cubecl::wgmma::Accumulator). Nobody touches `sums` until
 /// the product is waited for.
@@ -147,12 +162,7 @@ pub(crate) fn multiply_tiles<E: Float>(
     intrinsic!(|scope| {
         let sums = sums.__extract_list(scope);
         let (rows, tile) = (rows.read_value(scope), tile.read_value(scope));
-        let element = TypeAttr::new(E::__expand_as_type(scope));
-        let shape = MatrixShape { m: ROWS, n: columns, k: DEPTH };
-        let (a, b) = (Major::K, Major::K);
-        let op =
-            WgmmaOp::new(scope.ctx_mut(), rows, tile, sums, element.clone(), element, shape, a, b);
-        scope.register(&op);
+        product::<E>(scope, sums, rows, tile, columns, Major::K);
     })
 }
 
@@ -168,14 +178,8 @@ pub(crate) fn multiply_rows<E: Float>(
 ) {
     intrinsic!(|scope| {
         let sums = sums.__extract_list(scope);
-        let rows = rows.read_value(scope);
-        let tile = tile.read_value(scope);
-        let element = TypeAttr::new(E::__expand_as_type(scope));
-        let shape = MatrixShape { m: ROWS, n: columns, k: DEPTH };
-        let (a, b) = (Major::K, Major::MN);
-        let op =
-            WgmmaOp::new(scope.ctx_mut(), rows, tile, sums, element.clone(), element, shape, a, b);
-        scope.register(&op);
+        let (rows, tile) = (rows.read_value(scope), tile.read_value(scope));
+        product::<E>(scope, sums, rows, tile, columns, Major::MN);
     })
 }
 

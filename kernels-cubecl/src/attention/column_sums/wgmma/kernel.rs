@@ -2,7 +2,9 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
+use super::super::total::write_total;
 use crate::common::{
+    line::at,
     masked::MASKED,
     nvidia::exp2::exp2,
     tile::wgmma::{
@@ -175,7 +177,7 @@ pub(super) fn column_scores_groups<E: Float>(
     let elected = unit.is_multiple_of(GROUP);
     let lane = UNIT_POS_PLANE as usize;
     let key = first + group * ROWS + unit % GROUP / 32 * 16 + lane / 4;
-    let lse = batch * log_sum_exp.stride(0) + head * log_sum_exp.stride(1);
+    let lse = at::<f32>(log_sum_exp, batch, head, 0usize);
     let of_keys = descriptor::<E>(&key_stage[0], comptime!(along_rows(own_keys, head_dim)))
         + group as u64 * comptime!((ROWS * PANEL / 8) as u64);
     let of_queries = descriptor::<E>(&query_stages[0], comptime!(along_rows(block, head_dim)));
@@ -234,28 +236,12 @@ pub(super) fn column_scores_groups<E: Float>(
     #[unroll]
     for half in 0..2usize {
         let column = key + half * 8;
-        let mut total = found.all[half];
-        total += plane_shuffle_xor(total, 1);
-        total += plane_shuffle_xor(total, 2);
-        let mut local_total = found.local[half];
-        local_total += plane_shuffle_xor(local_total, 1);
-        local_total += plane_shuffle_xor(local_total, 2);
-        let mut squared_total = found.squares[half];
-        squared_total += plane_shuffle_xor(squared_total, 1);
-        squared_total += plane_shuffle_xor(squared_total, 2);
-        if lane.is_multiple_of(4) && column < entries {
-            let place = batch * sums.stride(0) + head * sums.stride(1) + column * sums.stride(2);
-            sums[place] = total;
-            if comptime!(local) {
-                let from = batch * local_sums.stride(0) + head * local_sums.stride(1);
-                let place = from + column * local_sums.stride(2);
-                local_sums[place] = local_total;
-            }
-            if comptime!(squared) {
-                let from = batch * squares.stride(0) + head * squares.stride(1);
-                let place = from + column * squares.stride(2);
-                squares[place] = squared_total;
-            }
+        write_total(sums, batch, head, column, found.all[half]);
+        if comptime!(local) {
+            write_total(local_sums, batch, head, column, found.local[half]);
+        }
+        if comptime!(squared) {
+            write_total(squares, batch, head, column, found.squares[half]);
         }
     }
 }

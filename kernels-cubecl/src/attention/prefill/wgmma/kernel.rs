@@ -253,6 +253,29 @@ fn hide_by_position<I: Int>(
     }
 }
 
+/// Hides scores of entries that a row does not see, of the block from `base` on. Causally none are
+/// hidden before `seen_by_all`.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn hide<I: Int>(
+    scores: &mut Array<f32>,
+    rows: &Rows,
+    tiles: &Array<i32>,
+    positions: &Tensor<I>,
+    start: usize,
+    pattern: &ComptimeOption<Pattern>,
+    words: usize,
+    base: usize,
+    seen_by_all: usize,
+    #[comptime] blueprint: AttentionGroupsBlueprint,
+) {
+    if comptime!(blueprint.by_position) {
+        hide_by_position::<I>(scores, rows, tiles, positions, start, pattern, words, blueprint);
+    } else if base + blueprint.keys > seen_by_all {
+        hide_later(scores, rows, base, blueprint.keys);
+    }
+}
+
 /// Turns scores into weights. `scale` is that of scores as powers of two.
 #[cube]
 fn weigh(scores: &mut Array<f32>, rows: &mut Rows, scale: f32, #[comptime] block: usize) {
@@ -386,7 +409,7 @@ pub(super) fn attention_groups<E: Float, I: Int>(
     sync_async_proxy_shared();
     sync_cube();
 
-    // Tiles of this block, and of the two to come.
+    // Tiles of this block, and of the next.
     let mut tiles = tiles_of(pattern, list, count, 0usize, blueprint);
     let mut next_tiles = tiles_of(pattern, list, count, 1usize, blueprint);
     let asks = unit == 0;
@@ -456,21 +479,18 @@ pub(super) fn attention_groups<E: Float, I: Int>(
     if elected {
         barrier_of(&empty[0]).arrive();
     }
-    if comptime!(by_position) {
-        let positions = entry_positions;
-        hide_by_position::<I>(
-            &mut scores,
-            &rows,
-            &tiles,
-            positions,
-            position_start,
-            pattern,
-            words,
-            blueprint,
-        );
-    } else if block > seen_by_all {
-        hide_later(&mut scores, &rows, 0usize, block);
-    }
+    hide::<I>(
+        &mut scores,
+        &rows,
+        &tiles,
+        entry_positions,
+        position_start,
+        pattern,
+        words,
+        0usize,
+        seen_by_all,
+        blueprint,
+    );
     weigh(&mut scores, &mut rows, powers, block);
     round::<E>(&mut weights, &scores, block);
 
@@ -507,22 +527,18 @@ pub(super) fn attention_groups<E: Float, I: Int>(
         if elected {
             barrier_of(&empty[stage]).arrive();
         }
-        let base = number * block;
-        if comptime!(by_position) {
-            let positions = entry_positions;
-            hide_by_position::<I>(
-                &mut scores,
-                &rows,
-                &tiles,
-                positions,
-                position_start,
-                pattern,
-                words,
-                blueprint,
-            );
-        } else if base + block > seen_by_all {
-            hide_later(&mut scores, &rows, base, block);
-        }
+        hide::<I>(
+            &mut scores,
+            &rows,
+            &tiles,
+            entry_positions,
+            position_start,
+            pattern,
+            words,
+            number * block,
+            seen_by_all,
+            blueprint,
+        );
         weigh(&mut scores, &mut rows, powers, block);
         // They are there, as above, but ptxas moves no weight behind this; without it, it would
         // wait for the product of values before all of them.
