@@ -5,7 +5,7 @@ use briquette_graph::{Error, StepGraph};
 use briquette_tests::backends::backends;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::{Given, Model, ROWS, WORDS, compare, given};
+use super::{Given, Model, ROWS, WORDS, compare, given, make_room};
 
 const SECOND: usize = 12;
 
@@ -33,6 +33,8 @@ fn steps_behind_a_second_prompt_are_launched_ones() {
             let (mut cache, mut next) = begin(&model, &policy, device);
             let mut launched: Vec<Given> = Vec::new();
             for _ in 0..STEPS {
+                // Merging hands a difference in rounding on, larger at each step: none may begin.
+                make_room(&mut cache, device);
                 let logits = model.forward(next, &mut cache).unwrap();
                 next = logits.clone().argmax(1);
                 launched.push(given(next.clone(), logits, &cache));
@@ -46,7 +48,7 @@ fn steps_behind_a_second_prompt_are_launched_ones() {
                 let what = format!("{}, {}, step {number}", policy.name(), backend.name);
                 graph.step().unwrap_or_else(|error| panic!("{what}: {error}"));
                 let found = given(graph.tokens(), graph.logits().unwrap(), graph.cache());
-                compare(&found, launched, true, &what);
+                compare(&found, launched, false, &what);
             }
         }
     }
