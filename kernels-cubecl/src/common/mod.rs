@@ -12,6 +12,7 @@ pub(crate) mod padding;
 pub(crate) mod processors;
 pub(crate) mod rows;
 pub(crate) mod scan;
+pub(crate) mod strides;
 pub(crate) mod tile;
 pub(crate) mod tracks;
 pub(crate) mod vector;

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use crate::common::masked::MASKED;
+use crate::common::{line::StridedSlice, masked::MASKED};
 
 /// Units of a cube.
 pub(crate) const UNITS: usize = 256;
@@ -8,19 +8,40 @@ pub(crate) const UNITS: usize = 256;
 pub(crate) const WEIGHTS: usize = 1024;
 /// Most parts of a query: one per unit.
 pub(crate) const MOST_PARTS: usize = UNITS;
-/// Loads of a unit that are under way at a time.
-const AHEAD: usize = 4;
+/// Loads of a unit that are under way at a time: with 256 units and a `head_dim` of 128, all of 32
+/// parts.
+const AHEAD: usize = 16;
+
+/// Begins the loads of a channel of the parts from `first` on, each `step` parts behind the one
+/// before. Behind the last part, that one: a load that waits for a branch is not under way.
+#[cube]
+fn load_parts(
+    parts: &[f32],
+    channel: &StridedSlice,
+    count: usize,
+    first: usize,
+    #[comptime] step: usize,
+) -> Array<f32> {
+    let mut own = Array::<f32>::new(AHEAD);
+    #[unroll]
+    for ahead in 0..AHEAD {
+        own[ahead] = parts[channel.at((first + ahead * step).min(count - 1))];
+    }
+    own
+}
 
 /// Merges the parts of each query and turns scores into weights.
 ///
 /// The first cube of a query writes its output; each cube turns a block of its scores into weights.
+/// Parts and output are contiguous.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_merge<Q: Float, I: Int>(
-    parts: &Tensor<f32>,
+    parts: &[f32],
     offsets: &Tensor<I>,
-    output: &mut Tensor<Q>,
+    output: &mut [Q],
     weights: &mut Tensor<f32>,
+    count: usize,
     kv_heads: usize,
     entries: usize,
     #[comptime] head_dim: usize,
@@ -32,15 +53,16 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     // Lines are the many: devices take more cubes along x.
     let line = CUBE_POS_X as usize;
     let block = CUBE_POS_Y as usize;
-    let query_heads = output.shape(1);
-    let new = output.shape(2);
-    let row = line % new;
-    let head = line / new % query_heads;
-    let batch = line / new / query_heads;
-    let count = parts.shape(1);
-    let start = line * parts.stride(0);
-    let step = parts.stride(1);
-    let next = parts.stride(2);
+    let step = comptime!(head_dim + 2);
+    let start = line * count * step;
+
+    // Some units per channel, each with some of the parts, which are on their way while their
+    // shares are found.
+    let across = comptime!(if head_dim < UNITS { head_dim } else { UNITS });
+    let deep = comptime!(UNITS / across);
+    let channel = unit % across;
+    let of_channel = StridedSlice { start: start + channel, stride: step.runtime() };
+    let mut loaded = load_parts(parts, &of_channel, count, unit / across, deep);
 
     // The highest score of all parts, and the sum of all weights relative to it.
     let mut highs = Shared::<[f32]>::new_slice(UNITS);
@@ -49,8 +71,8 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     let mut own = f32::new(MASKED);
     let mut weight = f32::new(0.0);
     if unit < count {
-        weight = parts[start + unit * step + head_dim * next];
-        own = parts[start + unit * step + (head_dim + 1) * next];
+        weight = parts[start + unit * step + head_dim];
+        own = parts[start + unit * step + head_dim + 1];
     }
     highs[unit] = own;
     found[unit] = weight;
@@ -78,10 +100,6 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     let factor = select(total == 0.0, 0.0, 1.0 / total);
 
     if block == 0 {
-        // Some units per channel, each with some of the parts.
-        let across = comptime!(if head_dim < UNITS { head_dim } else { UNITS });
-        let deep = comptime!(UNITS / across);
-        let channel = unit % across;
         let mut sum = f32::new(0.0);
         if unit < comptime!(across * deep) {
             let mut part = unit / across;
@@ -89,11 +107,13 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
                 #[unroll]
                 for ahead in 0..AHEAD {
                     let own = part + ahead * deep;
-                    if own < count {
-                        sum += shares[own] * parts[start + own * step + channel * next];
-                    }
+                    let share = shares[own.min(comptime!(UNITS - 1))];
+                    sum += select(own < count, share * loaded[ahead], 0.0);
                 }
                 part += comptime!(AHEAD * deep);
+                if part < count {
+                    loaded = load_parts(parts, &of_channel, count, part, deep);
+                }
             }
         }
         found[unit] = sum;
@@ -104,14 +124,15 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
             for other in 0..deep {
                 sum += found[other * across + unit];
             }
-            let place = batch * output.stride(0)
-                + head * output.stride(1)
-                + row * output.stride(2)
-                + channel * output.stride(3);
-            output[place] = Q::cast_from(sum * factor);
+            output[line * head_dim + channel] = Q::cast_from(sum * factor);
         }
     }
     if comptime!(wanted) {
+        let query_heads = weights.shape(1);
+        let new = weights.shape(2);
+        let row = line % new;
+        let head = line / new % query_heads;
+        let batch = line / new / query_heads;
         let place = batch * weights.stride(0) + head * weights.stride(1) + row * weights.stride(2);
         let columns = weights.shape(3);
         let mut padding = 0usize.runtime();

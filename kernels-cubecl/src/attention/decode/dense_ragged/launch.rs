@@ -2,11 +2,11 @@ use burn::{
     backend::{TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::{DType, Shape},
 };
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_contiguous_dtype, tensor::CubeTensor};
 use cubecl::prelude::{Client, CubeCount, CubeDim};
 
 use super::{
-    mma::{self, DecodeMmaBlueprint, decode_planes},
+    mma::{self, DecodeLayoutLaunch, DecodeMmaBlueprint, decode_planes},
     operands::{DecodeTensors, EntryCounts, KvMask},
     portable::{self, DecodeBlueprint, decode_part},
 };
@@ -17,7 +17,8 @@ use crate::{
     },
     common::{
         processors::processors,
-        tile::support::{is_chunked, multiplies},
+        strides::row_strides,
+        tile::support::{chunked, is_chunked, multiplies},
     },
 };
 
@@ -47,9 +48,9 @@ pub(super) fn launch(
     scale: f32,
     wanted: bool,
 ) -> DecodeTensors<CubeBackend> {
-    let client = queries.client.clone();
+    let (client, device) = (queries.client.clone(), queries.device.clone());
     let empty =
-        |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
+        |shape, dtype| empty_device_contiguous_dtype(client.clone(), device.clone(), shape, dtype);
     let shape = queries.shape();
     let (batch, query_heads, new, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
     let key_shape = keys.shape();
@@ -82,6 +83,7 @@ pub(super) fn launch(
         && multiplies(&client, keys.dtype, head_dim)
         && [&keys, &values].into_iter().all(is_chunked)
         && list.iter().all(|[keys, values, _]| is_chunked(keys) && is_chunked(values));
+    let queries = if on_planes { chunked(queries) } else { queries };
     let (most, step) = if on_planes {
         (mma::ROWS, mma::TILE * mma::PLANES)
     } else {
@@ -122,11 +124,24 @@ pub(super) fn launch(
     let of_list = |part: usize| list.as_ref().map(|list| &list[part]);
     let cubes = CubeCount::Static(count as u32, (kv_heads * blocks) as u32, batch as u32);
     if on_planes {
+        let row = |tensor: Option<&CubeTensor>| tensor.map_or(0, |tensor| tensor.meta.strides()[0]);
+        let layout = DecodeLayoutLaunch::new(
+            query_heads / kv_heads,
+            kv_heads,
+            new,
+            entries,
+            share * mma::PLANES,
+            row_strides(&queries),
+            row_strides(&keys),
+            row_strides(&values),
+            row(of_list(0)),
+            row(of_list(1)),
+        );
         decode_planes::launch(
             &client,
             cubes,
             CubeDim::new_1d(mma::PLANES as u32 * 32),
-            queries.clone().into_tensor_arg(),
+            queries.clone().into_buffer_arg(),
             or_queries(of_list(0)),
             or_queries(of_list(1)),
             or_queries(of_list(2)),
@@ -135,11 +150,10 @@ pub(super) fn launch(
             or_queries(of_queries.as_ref()),
             or_queries(of_entries.as_ref()),
             or_queries(counts.as_ref()),
-            parts.clone().into_tensor_arg(),
-            output.clone().into_tensor_arg(),
+            parts.clone().into_buffer_arg(),
+            output.clone().into_buffer_arg(),
             or_parts(&weights, parts_place),
-            entries,
-            share * mma::PLANES,
+            layout,
             scale,
             DecodeMmaBlueprint {
                 head_dim,
@@ -192,13 +206,14 @@ pub(super) fn launch(
             &client,
             CubeCount::Static(lines as u32, columns.div_ceil(merge::WEIGHTS) as u32, 1),
             CubeDim::new_1d(merge::UNITS as u32),
-            parts.clone().into_tensor_arg(),
+            parts.clone().into_buffer_arg(),
             match of_list(2) {
                 Some(offsets) => offsets.clone().into_tensor_arg(),
                 None => parts.as_tensor_alias(0),
             },
-            output.clone().into_tensor_arg(),
+            output.clone().into_buffer_arg(),
             or_parts(&weights, 0),
+            count,
             kv_heads,
             entries,
             head_dim,

@@ -7,6 +7,7 @@ use crate::{
         line::StridedSlice,
         masked::MASKED,
         nvidia::copy::{commit_copies, copy_chunk, wait_for_copies_but},
+        strides::RowStrides,
         tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, two, zeros},
     },
 };
@@ -17,8 +18,8 @@ pub(crate) const PLANES: usize = 4;
 pub(crate) const ROWS: usize = 16;
 /// Entries of a tile.
 pub(crate) const TILE: usize = 16;
-/// Tiles of a plane in shared memory: one that is multiplied, the others on their way. Two cubes
-/// fit on a multiprocessor then; a third tile is no faster.
+/// Tiles of a plane in shared memory: all on their way, until one is multiplied. Two cubes fit on a
+/// multiprocessor then.
 const STAGES: usize = 2;
 
 /// Compile-time parameters of the decode kernel on tensor cores.
@@ -53,6 +54,26 @@ impl DecodeMmaBlueprint {
     }
 }
 
+/// Sizes, and where rows are, as scalars.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct DecodeLayout {
+    /// Query heads of a kv head.
+    group: usize,
+    kv_heads: usize,
+    /// Queries of a head.
+    new: usize,
+    /// Entries of a head that are in no list.
+    entries: usize,
+    /// Tiles of a cube.
+    share: usize,
+    queries: RowStrides,
+    keys: RowStrides,
+    values: RowStrides,
+    /// Numbers from one row of a list to the next.
+    list_key: usize,
+    list_value: usize,
+}
+
 /// Where a chunk of a key of a tile is in shared memory. Lanes that read at once, four chunks of
 /// two keys, read from different banks.
 #[cube]
@@ -78,6 +99,11 @@ struct Entries {
     key_start: usize,
     value_start: usize,
     tail: usize,
+    /// Numbers from one key to the next, of the list and behind it, and the same of values.
+    list_key: usize,
+    key: usize,
+    list_value: usize,
+    value: usize,
 }
 
 /// Copies the keys and values of a tile into a stage of the plane. Whole rows are read at once;
@@ -109,14 +135,14 @@ fn copy_tile<E: Float>(
         let value = stage + comptime!(TILE * chunks) + place_of_value(own, chunk, chunks);
         if in_list {
             let row = of.list_start + row;
-            let from = row * list_keys.stride(0) / CHUNK + chunk;
+            let from = row * of.list_key / CHUNK + chunk;
             copy_chunk::<E>(&mut stages[key], &list_keys[from]);
-            let from = row * list_values.stride(0) / CHUNK + chunk;
+            let from = row * of.list_value / CHUNK + chunk;
             copy_chunk::<E>(&mut stages[value], &list_values[from]);
         } else {
-            let from = (of.key_start + row * keys.stride(2)) / CHUNK + chunk;
+            let from = (of.key_start + row * of.key) / CHUNK + chunk;
             copy_chunk::<E>(&mut stages[key], &keys[from]);
-            let from = (of.value_start + row * values.stride(2)) / CHUNK + chunk;
+            let from = (of.value_start + row * of.value) / CHUNK + chunk;
             copy_chunk::<E>(&mut stages[value], &values[from]);
         }
     }
@@ -130,7 +156,7 @@ fn copy_tile<E: Float>(
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_planes<E: Float, I: Int>(
-    queries: &Tensor<E>,
+    queries: &[Chunk<E>],
     list_keys: &Tensor<Chunk<E>>,
     list_values: &Tensor<Chunk<E>>,
     offsets: &Tensor<I>,
@@ -139,11 +165,10 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     query_positions: &Tensor<I>,
     entry_positions: &Tensor<I>,
     counts: &Tensor<I>,
-    parts: &mut Tensor<f32>,
-    output: &mut Tensor<E>,
+    parts: &mut [f32],
+    output: &mut [E],
     weights: &mut Tensor<f32>,
-    entries: usize,
-    share: usize,
+    layout: &DecodeLayout,
     scale: f32,
     #[comptime] blueprint: DecodeMmaBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
@@ -161,10 +186,10 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     let lane = UNIT_POS_PLANE as usize;
     let line = lane / 4;
     let quad = lane % 4;
-    let query_heads = queries.shape(1);
-    let new = queries.shape(2);
-    let kv_heads = keys.shape(1);
-    let group = query_heads / kv_heads;
+    let new = layout.new;
+    let kv_heads = layout.kv_heads;
+    let group = layout.group;
+    let entries = layout.entries;
     let blocks = (group * new).div_ceil(rows);
     let kv_head = CUBE_POS_Y as usize / blocks;
     let first_row = CUBE_POS_Y as usize % blocks * rows;
@@ -189,18 +214,29 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     if comptime!(listed && wanted) {
         list_columns = weights.shape(3) - entries;
     }
-    let key_start = batch * keys.stride(0) + kv_head * keys.stride(1);
-    let value_start = batch * values.stride(0) + kv_head * values.stride(1);
+    let key_start = layout.keys.at(batch, kv_head, 0);
+    let value_start = layout.values.at(batch, kv_head, 0);
     let list_tiles = held.div_ceil(TILE);
     let tiles = list_tiles + tail.div_ceil(TILE);
-    let mut share = share;
+    let mut share = layout.share;
     if comptime!(counted) {
         // There may be far fewer than there is room for, and all cubes are to have some.
         share = tiles.div_ceil(PLANES * CUBE_COUNT_X as usize) * PLANES;
     }
     let end = ((part + 1) * share).min(tiles);
 
-    let entries_of = Entries { list_tiles, list_start, held, key_start, value_start, tail };
+    let entries_of = Entries {
+        list_tiles,
+        list_start,
+        held,
+        key_start,
+        value_start,
+        tail,
+        list_key: layout.list_key,
+        key: layout.keys.row,
+        list_value: layout.list_value,
+        value: layout.values.row,
+    };
     let mut ring = Shared::<[Chunk<E>]>::new_aligned_slice(
         comptime!(PLANES * STAGES * blueprint.stage()),
         16usize,
@@ -208,7 +244,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     let own_ring = plane * comptime!(STAGES * blueprint.stage());
     let mut tile = part * share + plane;
     #[unroll]
-    for ahead in 0..comptime!(STAGES - 1) {
+    for ahead in 0..STAGES {
         let next = tile + ahead * PLANES;
         if next < end {
             let stage = own_ring + comptime!(ahead * blueprint.stage());
@@ -231,21 +267,25 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     let mut a = Sequence::<Array<Pair<E>>>::new();
     #[unroll]
     for span in 0..spans {
+        let mut loads = Array::<Chunk<E>>::new(halves);
+        #[unroll]
+        for half in 0..halves {
+            let mut load = Chunk::<E>::new(E::new(0.0));
+            let own = first_row + half * 8 + line;
+            if own < group * new {
+                let place = layout.queries.at(batch, kv_head * group + own / new, own % new);
+                load = queries[place / CHUNK + span * 4 + quad];
+            }
+            loads[half] = load;
+        }
         #[unroll]
         for step in 0..2usize {
             let mut fragment = Array::<Pair<E>>::new(4usize);
             #[unroll]
             for register in 0..4usize {
                 let mut pair = Pair::<E>::new(E::new(0.0));
-                let own = first_row + line + register % 2 * 8;
-                if comptime!(register.is_multiple_of(2) || tall) && own < group * new {
-                    let place = batch * queries.stride(0)
-                        + (kv_head * group + own / new) * queries.stride(1)
-                        + own % new * queries.stride(2);
-                    let channel = (span * 4 + quad) * CHUNK + step * 4 + register / 2 * 2;
-                    let next = queries.stride(3);
-                    pair.insert(0usize, queries[place + channel * next]);
-                    pair.insert(1usize, queries[place + (channel + 1) * next]);
+                if comptime!(register.is_multiple_of(2) || tall) {
+                    pair = two::<E>(&loads[register % 2], comptime!(step * 2 + register / 2));
                 }
                 fragment[register] = pair;
             }
@@ -276,28 +316,10 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         let count = select(in_list, held, tail);
         let before = select(in_list, list_columns - held.min(list_columns), list_columns);
 
-        // This tile has come, and nobody reads the one before any more: another takes its place.
-        wait_for_copies_but(comptime!(STAGES as u32 - 2));
+        wait_for_copies_but(comptime!(STAGES as u32 - 1));
         sync_plane();
-        let next = tile + comptime!((STAGES - 1) * PLANES);
-        if next < end {
-            let place = (number + comptime!(STAGES - 1)) % STAGES;
-            let stage = own_ring + place * comptime!(blueprint.stage());
-            copy_tile::<E>(
-                list_keys,
-                list_values,
-                keys,
-                values,
-                &mut ring,
-                stage,
-                next,
-                &entries_of,
-                blueprint,
-            );
-        }
-        commit_copies();
-        let own_keys = own_ring + number % STAGES * comptime!(blueprint.stage());
-        let own_values = own_keys + comptime!(TILE * chunks);
+        let stage = own_ring + number % STAGES * comptime!(blueprint.stage());
+        let own_values = stage + comptime!(TILE * chunks);
 
         let mut scores = Sequence::<Array<Pair<f32>>>::new();
         #[unroll]
@@ -306,7 +328,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             #[unroll]
             for span in 0..spans {
                 let place = place_of_key(eight * 8 + line, span * 4 + quad, chunks);
-                let chunk = ring[own_keys + place];
+                let chunk = ring[stage + place];
                 #[unroll]
                 for step in 0..2usize {
                     let mut b = Array::<Pair<E>>::new(2usize);
@@ -425,6 +447,23 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
                 definition::<E>().execute_inplace(&weight, &b, &mut sums[span * CHUNK + channel]);
             }
         }
+        // Nobody reads this tile any more: another takes its place.
+        sync_plane();
+        let next = tile + comptime!(STAGES * PLANES);
+        if next < end {
+            copy_tile::<E>(
+                list_keys,
+                list_values,
+                keys,
+                values,
+                &mut ring,
+                stage,
+                next,
+                &entries_of,
+                blueprint,
+            );
+        }
+        commit_copies();
         tile += PLANES;
         number += 1;
     }
@@ -491,34 +530,27 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     // Behind the channels of a part are its sum of weights and its maximum.
     let channels = comptime!(if whole { head_dim } else { head_dim + 2 });
     let mut index = unit;
-    while index < comptime!(rows * channels) {
+    while index < rows.min(group * new - first_row) * channels {
         let row = index / channels;
         let channel = index % channels;
         let own = first_row + row;
-        if own < group * new {
-            let mut number = f32::new(0.0);
-            if channel < head_dim {
-                #[unroll]
-                for plane in 0..PLANES {
-                    let from = plane * rows + row;
-                    number += shares[from] * stage[from * head_dim + channel];
-                }
-            } else {
-                number = shares[(PLANES + channel - head_dim) * rows + row];
+        let mut number = f32::new(0.0);
+        if channel < head_dim {
+            #[unroll]
+            for plane in 0..PLANES {
+                let from = plane * rows + row;
+                number += shares[from] * stage[from * head_dim + channel];
             }
-            let head = kv_head * group + own / new;
-            if comptime!(whole) {
-                let place = batch * output.stride(0)
-                    + head * output.stride(1)
-                    + own % new * output.stride(2)
-                    + channel * output.stride(3);
-                output[place] = E::cast_from(number);
-            } else {
-                let line = (batch * query_heads + head) * new + own % new;
-                let place =
-                    line * parts.stride(0) + part * parts.stride(1) + channel * parts.stride(2);
-                parts[place] = number;
-            }
+        } else {
+            number = shares[(PLANES + channel - head_dim) * rows + row];
+        }
+        // Rows of a head follow each other, and heads.
+        let line = (batch * kv_heads + kv_head) * group * new + own;
+        if comptime!(whole) {
+            output[line * head_dim + channel] = E::cast_from(number);
+        } else {
+            let place = (line * CUBE_COUNT_X as usize + part) * channels + channel;
+            parts[place] = number;
         }
         index += comptime!(PLANES * 32);
     }

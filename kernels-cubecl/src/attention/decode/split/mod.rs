@@ -15,9 +15,7 @@ use burn::{
     tensor::{DType, Shape},
 };
 use burn_cubecl::{
-    CubeBackend,
-    kernel::into_contiguous,
-    ops::numeric::{empty_device_contiguous_dtype, empty_device_dtype},
+    CubeBackend, kernel::into_contiguous, ops::numeric::empty_device_contiguous_dtype,
     tensor::CubeTensor,
 };
 use cubecl::{
@@ -151,13 +149,13 @@ pub(crate) fn parts(like: &CubeTensor, heads: Heads, splits: usize) -> CubeTenso
     empty(like, [batch * query_heads, splits, head_dim + 2], DType::F32)
 }
 
-/// New tensor on the device of another.
+/// New tensor on the device of another, without gaps between its rows.
 pub(crate) fn empty<const D: usize>(
     like: &CubeTensor,
     shape: [usize; D],
     dtype: DType,
 ) -> CubeTensor {
-    empty_device_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
 }
 
 /// New tensor for weights, f32, without gaps between its rows: who adds them up looks at them in
@@ -199,10 +197,11 @@ pub(crate) fn merge(
         &weights.client,
         CubeCount::Static((batch * query_heads) as u32, blocks as u32, 1),
         CubeDim::new_1d(merge::UNITS as u32),
-        parts.clone().into_tensor_arg(),
+        parts.clone().into_buffer_arg(),
         parts.as_tensor_alias(0),
-        output.clone().into_tensor_arg(),
+        output.clone().into_buffer_arg(),
         by_query.into_tensor_arg(),
+        parts.shape()[1],
         kv_heads,
         columns,
         head_dim,

@@ -1,0 +1,29 @@
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+/// Numbers of a tensor `[batch, heads, rows, channels]` from one batch row, head and row to the
+/// next; channels follow each other.
+///
+/// As scalars: a kernel reads the strides of a tensor from the device's memory, and one that takes
+/// some microseconds waits for that before each load that they lead to.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(crate) struct RowStrides {
+    batch: usize,
+    head: usize,
+    /// From one row to the next.
+    pub(crate) row: usize,
+}
+
+#[cube]
+impl RowStrides {
+    /// Where the row begins.
+    pub(crate) fn at(&self, batch: usize, head: usize, row: usize) -> usize {
+        batch * self.batch + head * self.head + row * self.row
+    }
+}
+
+/// The strides of a tensor of four dimensions.
+pub(crate) fn row_strides(x: &CubeTensor) -> RowStridesLaunch {
+    let strides = x.meta.strides();
+    RowStridesLaunch::new(strides[0], strides[1], strides[2])
+}
