@@ -1,7 +1,7 @@
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-/// Numbers of a tensor `[batch, heads, rows, channels]` from one batch row, head and row to the
+/// Vectors of a tensor `[batch, heads, rows, channels]` from one batch row, head and row to the
 /// next; channels follow each other.
 ///
 /// As scalars: a kernel reads the strides of a tensor from the device's memory, and one that takes
@@ -22,8 +22,8 @@ impl RowStrides {
     }
 }
 
-/// The strides of a tensor of four dimensions.
-pub(crate) fn row_strides(x: &CubeTensor) -> RowStridesLaunch {
+/// The strides of a tensor of four dimensions, whose rows begin at vectors of `width` numbers.
+pub(crate) fn row_strides(x: &CubeTensor, width: usize) -> RowStridesLaunch {
     let strides = x.meta.strides();
-    RowStridesLaunch::new(strides[0], strides[1], strides[2])
+    RowStridesLaunch::new(strides[0] / width, strides[1] / width, strides[2] / width)
 }

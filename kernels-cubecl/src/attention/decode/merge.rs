@@ -6,6 +6,12 @@ use crate::common::{line::StridedSlice, masked::MASKED};
 pub(crate) const UNITS: usize = 256;
 /// Weights of a cube.
 pub(crate) const WEIGHTS: usize = 1024;
+/// Numbers of a part: weighted sums of values, behind them the sum of weights and the maximum of
+/// scores that they are relative to, and two so that a part of whole chunks begins at one.
+pub(crate) const fn part_width(head_dim: usize) -> usize {
+    head_dim + 4
+}
+
 /// Most parts of a query: one per unit.
 pub(crate) const MOST_PARTS: usize = UNITS;
 /// Loads of a unit that are under way at a time: with 256 units and a `head_dim` of 128, all of 32
@@ -53,7 +59,7 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     // Lines are the many: devices take more cubes along x.
     let line = CUBE_POS_X as usize;
     let block = CUBE_POS_Y as usize;
-    let step = comptime!(head_dim + 2);
+    let step = comptime!(part_width(head_dim));
     let start = line * count * step;
 
     // Some units per channel, each with some of the parts, which are on their way while their

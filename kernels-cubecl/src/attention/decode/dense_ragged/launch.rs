@@ -12,12 +12,13 @@ use super::{
 };
 use crate::{
     attention::decode::{
-        merge::{self, decode_merge},
+        merge::{self, decode_merge, part_width},
         split::empty_weights,
     },
     common::{
         processors::processors,
         strides::row_strides,
+        tile::mma::CHUNK,
         tile::support::{chunked, is_chunked, multiplies},
     },
 };
@@ -99,7 +100,8 @@ pub(super) fn launch(
     let output = empty(shape, queries.dtype);
     // What pads the weights of a list is written where splits are merged.
     let whole = on_planes && count == 1 && !(wanted && list.is_some());
-    let parts = f32(Shape::from(if whole { [1, 1, 1] } else { [lines, count, head_dim + 2] }));
+    let parts =
+        f32(Shape::from(if whole { [1, 1, 1] } else { [lines, count, part_width(head_dim)] }));
 
     let (by_position, counted) = (of_entries.is_some(), counts.is_some());
     let listed = list.is_some();
@@ -124,16 +126,18 @@ pub(super) fn launch(
     let of_list = |part: usize| list.as_ref().map(|list| &list[part]);
     let cubes = CubeCount::Static(count as u32, (kv_heads * blocks) as u32, batch as u32);
     if on_planes {
-        let row = |tensor: Option<&CubeTensor>| tensor.map_or(0, |tensor| tensor.meta.strides()[0]);
+        let row = |tensor: Option<&CubeTensor>| {
+            tensor.map_or(0, |tensor| tensor.meta.strides()[0] / CHUNK)
+        };
         let layout = DecodeLayoutLaunch::new(
             query_heads / kv_heads,
             kv_heads,
             new,
             entries,
             share * mma::PLANES,
-            row_strides(&queries),
-            row_strides(&keys),
-            row_strides(&values),
+            row_strides(&queries, CHUNK),
+            row_strides(&keys, CHUNK),
+            row_strides(&values, CHUNK),
             row(of_list(0)),
             row(of_list(1)),
         );

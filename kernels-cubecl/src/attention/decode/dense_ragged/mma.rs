@@ -2,7 +2,10 @@ use cubecl::prelude::*;
 
 use super::portable::is_free;
 use crate::{
-    attention::decode::split::mma::{together, weigh_row},
+    attention::decode::{
+        merge::part_width,
+        split::mma::{together, weigh_row},
+    },
     common::{
         line::StridedSlice,
         masked::MASKED,
@@ -21,6 +24,10 @@ pub(crate) const TILE: usize = 16;
 /// Tiles of a plane in shared memory: all on their way, until one is multiplied. Two cubes fit on a
 /// multiprocessor then.
 const STAGES: usize = 2;
+
+/// Numbers of a vector of sums.
+const FOUR: usize = 4;
+type Four<E> = Vector<E, Const<4>>;
 
 /// Compile-time parameters of the decode kernel on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +76,7 @@ pub(crate) struct DecodeLayout {
     queries: RowStrides,
     keys: RowStrides,
     values: RowStrides,
-    /// Numbers from one row of a list to the next.
+    /// Chunks from one row of a list to the next.
     list_key: usize,
     list_value: usize,
 }
@@ -95,11 +102,11 @@ struct Entries {
     /// First row of the list, and how many it has.
     list_start: usize,
     held: usize,
-    /// First number of keys and of values behind the list, and how many entries there are.
+    /// First chunk of keys and of values behind the list, and how many entries there are.
     key_start: usize,
     value_start: usize,
     tail: usize,
-    /// Numbers from one key to the next, of the list and behind it, and the same of values.
+    /// Chunks from one key to the next, of the list and behind it, and the same of values.
     list_key: usize,
     key: usize,
     list_value: usize,
@@ -122,30 +129,35 @@ fn copy_tile<E: Float>(
     #[comptime] blueprint: DecodeMmaBlueprint,
 ) {
     let chunks = comptime!(blueprint.chunks());
-    let lane = UNIT_POS_PLANE as usize;
+    let lane = UNIT_POS_PLANE as usize % 32;
+    let chunk = lane % chunks;
     let in_list = comptime!(blueprint.listed) && tile < of.list_tiles;
-    let base = select(in_list, tile, tile - of.list_tiles) * TILE;
+    let base = select(in_list, tile, tile - of.list_tiles) * TILE + lane / chunks;
     let last = select(in_list, of.held, of.tail).max(1) - 1;
     #[unroll]
     for load in 0..comptime!(TILE * chunks / 32) {
-        let own = (load * 32 + lane) / chunks;
-        let chunk = (load * 32 + lane) % chunks;
-        let row = (base + own).min(last);
+        let ahead = load * comptime!(32 / chunks);
+        let own = ahead + lane / chunks;
+        let row = (base + ahead).min(last);
         let key = stage + place_of_key(own, chunk, chunks);
         let value = stage + comptime!(TILE * chunks) + place_of_value(own, chunk, chunks);
         if in_list {
             let row = of.list_start + row;
-            let from = row * of.list_key / CHUNK + chunk;
-            copy_chunk::<E>(&mut stages[key], &list_keys[from]);
-            let from = row * of.list_value / CHUNK + chunk;
-            copy_chunk::<E>(&mut stages[value], &list_values[from]);
+            copy_chunk::<E>(&mut stages[key], &list_keys[row * of.list_key + chunk]);
+            copy_chunk::<E>(&mut stages[value], &list_values[row * of.list_value + chunk]);
         } else {
-            let from = (of.key_start + row * of.key) / CHUNK + chunk;
-            copy_chunk::<E>(&mut stages[key], &keys[from]);
-            let from = (of.value_start + row * of.value) / CHUNK + chunk;
+            copy_chunk::<E>(&mut stages[key], &keys[of.key_start + row * of.key + chunk]);
+            let from = of.value_start + row * of.value + chunk;
             copy_chunk::<E>(&mut stages[value], &values[from]);
         }
     }
+}
+
+/// Where a vector of sums of a row is in shared memory: eight lanes that write at once, four of
+/// each of two rows, write to different banks.
+#[cube]
+fn place_of_sums(row: usize, four: usize) -> usize {
+    four ^ (four / 8 % 2) ^ (row % 2 * 2)
 }
 
 /// Part of the entries of [`super::dense`] that one cube has, on tensor cores. Rows of keys and
@@ -165,8 +177,8 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     query_positions: &Tensor<I>,
     entry_positions: &Tensor<I>,
     counts: &Tensor<I>,
-    parts: &mut [f32],
-    output: &mut [E],
+    parts: &mut [Four<f32>],
+    output: &mut [Four<E>],
     weights: &mut Tensor<f32>,
     layout: &DecodeLayout,
     scale: f32,
@@ -183,7 +195,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
 
     let unit = UNIT_POS as usize;
     let plane = unit / 32;
-    let lane = UNIT_POS_PLANE as usize;
+    let lane = UNIT_POS_PLANE as usize % 32;
     let line = lane / 4;
     let quad = lane % 4;
     let new = layout.new;
@@ -264,20 +276,21 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     }
 
     // Queries, in the order in which keys will come.
+    let mut loads = Array::<Chunk<E>>::new(comptime!(halves * spans));
+    #[unroll]
+    for half in 0..halves {
+        let own = first_row + half * 8 + line;
+        // Behind the last row, that one: nothing is written of it.
+        let own = own.min(group * new - 1);
+        let place = layout.queries.at(batch, kv_head * group + own / new, own % new);
+        #[unroll]
+        for span in 0..spans {
+            loads[half * spans + span] = queries[place + span * 4 + quad];
+        }
+    }
     let mut a = Sequence::<Array<Pair<E>>>::new();
     #[unroll]
     for span in 0..spans {
-        let mut loads = Array::<Chunk<E>>::new(halves);
-        #[unroll]
-        for half in 0..halves {
-            let mut load = Chunk::<E>::new(E::new(0.0));
-            let own = first_row + half * 8 + line;
-            if own < group * new {
-                let place = layout.queries.at(batch, kv_head * group + own / new, own % new);
-                load = queries[place / CHUNK + span * 4 + quad];
-            }
-            loads[half] = load;
-        }
         #[unroll]
         for step in 0..2usize {
             let mut fragment = Array::<Pair<E>>::new(4usize);
@@ -285,7 +298,8 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             for register in 0..4usize {
                 let mut pair = Pair::<E>::new(E::new(0.0));
                 if comptime!(register.is_multiple_of(2) || tall) {
-                    pair = two::<E>(&loads[register % 2], comptime!(step * 2 + register / 2));
+                    let load = loads[register % 2 * spans + span];
+                    pair = two::<E>(&load, comptime!(step * 2 + register / 2));
                 }
                 fragment[register] = pair;
             }
@@ -469,11 +483,15 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     }
 
     // What the planes have found, put together in order.
-    let mut stage = Shared::<[f32]>::new_slice(comptime!(PLANES * rows * head_dim));
+    let fours = comptime!(head_dim / FOUR);
+    let own_rows = rows.min(group * new - first_row);
+    let mut stage =
+        Shared::<[Four<f32>]>::new_aligned_slice(comptime!(PLANES * rows * fours), 16usize);
     let mut extremes = Shared::<[f32]>::new_slice(comptime!(PLANES * rows * 2));
     #[unroll]
     for half in 0..halves {
-        let row = plane * rows + half * 8 + line;
+        let own = half * 8 + line;
+        let row = plane * rows + own;
         let mut sum = total[half];
         sum += plane_shuffle_xor(sum, 1);
         sum += plane_shuffle_xor(sum, 2);
@@ -481,14 +499,18 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             extremes[row * 2] = highest[half];
             extremes[row * 2 + 1] = sum;
         }
-        #[unroll]
-        for place in 0..comptime!(groups * 8) {
-            let pair = sums[place][half];
-            let (span, channel) = comptime!((place / CHUNK, place % CHUNK));
+        if own < own_rows {
             #[unroll]
-            for side in 0..2usize {
-                let own = (span * 8 + quad * 2 + side) * CHUNK + channel;
-                stage[row * head_dim + own] = pair.extract(side);
+            for run in 0..comptime!(groups * 4) {
+                let (span, side, second) = comptime!((run / 4, run / 2 % 2, run % 2));
+                let mut four = Four::<f32>::empty();
+                #[unroll]
+                for channel in 0..FOUR {
+                    let pair = sums[comptime!(span * CHUNK + second * FOUR + channel)][half];
+                    four.insert(channel, pair.extract(side));
+                }
+                let place = place_of_sums(own, span * 16 + quad * 4 + side * 2 + second);
+                stage[row * fours + place] = four;
             }
         }
     }
@@ -497,7 +519,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         // All units see the scores that others have written.
         sync_storage();
         sync_cube();
-        for row in 0..rows.min(group * new - first_row) {
+        for row in 0..own_rows {
             let own = first_row + row;
             let (most, sum) = together(&extremes, row, rows, PLANES);
             let factor = select(sum == 0.0, 0.0, 1.0 / sum);
@@ -508,49 +530,37 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             weigh_row(weights, &scores, entries, most, factor, comptime!(PLANES * 32));
         }
     }
-    // The factor of what each plane has found of a row, and behind those the sum of weights and the
-    // maximum of the row.
-    let mut shares = Shared::<[f32]>::new_slice(comptime!((PLANES + 2) * rows));
-    if unit < rows {
-        let (most, total) = together(&extremes, unit, rows, PLANES);
+    let part_fours = comptime!(part_width(head_dim) / FOUR);
+    let mut index = unit;
+    while index < own_rows * fours {
+        let row = index / fours;
+        let four = index % fours;
+        let (most, total) = together(&extremes, row, rows, PLANES);
         let mut factor = f32::new(1.0);
         if comptime!(whole) {
             // A query that sees nothing has the sum zero.
             factor = select(total == 0.0, 0.0, 1.0 / total);
         }
+        let mut sum = Four::<f32>::new(0.0);
         #[unroll]
         for plane in 0..PLANES {
-            let from = plane * rows + unit;
-            shares[from] = (extremes[from * 2] - most).exp() * factor;
-        }
-        shares[PLANES * rows + unit] = total;
-        shares[(PLANES + 1) * rows + unit] = most;
-    }
-    sync_cube();
-    // Behind the channels of a part are its sum of weights and its maximum.
-    let channels = comptime!(if whole { head_dim } else { head_dim + 2 });
-    let mut index = unit;
-    while index < rows.min(group * new - first_row) * channels {
-        let row = index / channels;
-        let channel = index % channels;
-        let own = first_row + row;
-        let mut number = f32::new(0.0);
-        if channel < head_dim {
-            #[unroll]
-            for plane in 0..PLANES {
-                let from = plane * rows + row;
-                number += shares[from] * stage[from * head_dim + channel];
-            }
-        } else {
-            number = shares[(PLANES + channel - head_dim) * rows + row];
+            let from = plane * rows + row;
+            let share = (extremes[from * 2] - most).exp() * factor;
+            sum += Four::<f32>::new(share) * stage[from * fours + place_of_sums(row, four)];
         }
         // Rows of a head follow each other, and heads.
-        let line = (batch * kv_heads + kv_head) * group * new + own;
+        let line = (batch * kv_heads + kv_head) * group * new + first_row + row;
         if comptime!(whole) {
-            output[line * head_dim + channel] = E::cast_from(number);
+            output[line * fours + four] = Four::<E>::cast_from(sum);
         } else {
-            let place = (line * CUBE_COUNT_X as usize + part) * channels + channel;
-            parts[place] = number;
+            let place = (line * CUBE_COUNT_X as usize + part) * part_fours;
+            parts[place + four] = sum;
+            if four == 0 {
+                let mut extreme = Four::<f32>::new(0.0);
+                extreme.insert(0usize, total);
+                extreme.insert(1usize, most);
+                parts[place + fours] = extreme;
+            }
         }
         index += comptime!(PLANES * 32);
     }

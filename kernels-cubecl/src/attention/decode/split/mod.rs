@@ -142,11 +142,10 @@ impl SplitPlan {
 }
 
 /// Buffer of the parts that cubes write and [`merge`] reads, f32,
-/// `[batch · query_heads, splits, head_dim + 2]`: weighted sums of values, behind them the sum of
-/// weights and the maximum of scores that they are relative to.
+/// `[batch · query_heads, splits, part_width(head_dim)]`.
 pub(crate) fn parts(like: &CubeTensor, heads: Heads, splits: usize) -> CubeTensor {
     let Heads { batch, query_heads, head_dim, .. } = heads;
-    empty(like, [batch * query_heads, splits, head_dim + 2], DType::F32)
+    empty(like, [batch * query_heads, splits, merge::part_width(head_dim)], DType::F32)
 }
 
 /// New tensor on the device of another, without gaps between its rows.
