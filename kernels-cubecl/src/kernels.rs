@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+#[cfg(cubecl_0_12)]
+use briquette_ops::GatedLinearInput;
 use briquette_ops::{
     AccumulateInput, AppendInput, AssignClustersInput, AssignClustersOutput, AttentionInput,
     AttentionOps, AttentionOutput, AttentionStatistics, ClusterOps, ClusterOrder, CountInput,
@@ -14,6 +16,8 @@ use briquette_ops::{
 };
 use burn::tensor::{DType, Device, Int, Tensor};
 
+#[cfg(cubecl_0_12)]
+use crate::model::{gated_linear, takes_gated};
 use crate::{
     attention::{
         FEW_QUERIES, attention, column_scores, decode, rotate, rotate_both, sparse_attention,
@@ -271,6 +275,19 @@ impl ModelOps for Kernels {
 
     fn gated(&self, input: GatedInput) -> Result<Tensor<2>> {
         self.fallbacks.or(gated(input.clone()), || Reference.gated(input))
+    }
+
+    /// Elsewhere the default: a product, and a gate behind it.
+    #[cfg(cubecl_0_12)]
+    fn gated_linear(&self, input: GatedLinearInput) -> Result<Tensor<2>> {
+        input.check()?;
+        if takes_gated(&input) {
+            return self
+                .fallbacks
+                .or(gated_linear(input.clone()), || Reference.gated_linear(input));
+        }
+        let (product, activation) = input.into_product();
+        self.gated(GatedInput::of_halves(self.linear(product)?, activation))
     }
 }
 

@@ -40,7 +40,7 @@ pub use entries::{append, count, quantize, quantize_fp8, ranks};
 pub use kernels::Kernels;
 pub use merge::{accumulate, ema_weights, evict, evict_merging, evict_spreading, merge, nearest};
 #[cfg(cubecl_0_12)]
-pub use model::{LINEAR_SETTINGS, linear_by};
+pub use model::{LINEAR_SETTINGS, gated_linear, linear_by};
 pub use model::{
     MOST_LINEAR_ROWS, MOST_QUANTIZED_LINEAR_ROWS, dequantize, gated, linear, quantized_linear,
     rms_norm,

@@ -66,9 +66,9 @@ pub use merge::{
     MergeInput, MergeOps, NearestInput, NearestOutput, SlotRows, merge,
 };
 pub use model::{
-    Activation, GatedInput, LinearInput, ModelOps, QuantizedLinearInput, QuantizedMatrix,
-    QuantizedParts, RmsNormInput, RmsNormOutput, WeightFormat, all_finite, gated, most_likely,
-    rms_norm,
+    Activation, GatedInput, GatedLinearInput, LinearInput, ModelOps, QuantizedLinearInput,
+    QuantizedMatrix, QuantizedParts, RmsNormInput, RmsNormOutput, WeightFormat, all_finite, gated,
+    most_likely, rms_norm,
 };
 pub use ops::{Ops, Reference};
 pub use product::precise_product;

@@ -6,7 +6,9 @@ mod quantized_linear;
 mod rms_norm;
 
 #[cfg(cubecl_0_12)]
-pub use self::linear::{LINEAR_SETTINGS, linear_by};
+pub(crate) use self::linear::takes_gated;
+#[cfg(cubecl_0_12)]
+pub use self::linear::{LINEAR_SETTINGS, gated_linear, linear_by};
 pub(crate) use self::linear::{is_worthwhile, prefers_k_major};
 pub use self::{
     gated::gated,

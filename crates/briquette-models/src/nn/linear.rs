@@ -6,7 +6,7 @@ use burn::{
     tensor::Tensor,
 };
 
-use briquette::ops::{LinearInput, Ops, best};
+use briquette::ops::{Activation, GatedLinearInput, LinearInput, Ops, best};
 
 use crate::Result;
 
@@ -66,6 +66,17 @@ impl Linear {
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
         let bias = self.bias.as_ref().map(|bias| bias.val());
         multiply(x, self.weight.val(), bias, self.ops.as_ref())
+    }
+
+    /// See [`Projection::forward_gated`](super::projection::Projection::forward_gated).
+    pub(crate) fn forward_gated<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        activation: Activation,
+    ) -> Result<Tensor<D>> {
+        let bias = self.bias.as_ref().map(|bias| bias.val());
+        let weight = self.weight.val();
+        by_rows(x, |x| self.ops.gated_linear(GatedLinearInput { x, weight, bias, activation }))
     }
 }
 

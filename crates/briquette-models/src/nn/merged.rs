@@ -11,7 +11,7 @@ use briquette::{ops::Ops, position::PositionEncoding};
 use crate::{
     Activation, Attend, Result,
     nn::{
-        blocks::{Attention, GatedFeedForward, merge_heads, split_heads, times_active},
+        blocks::{Attention, GatedFeedForward, merge_heads, split_heads},
         build::Build,
         projection::{Projection, Projections},
         rms_norm::RmsNorm,
@@ -136,13 +136,7 @@ impl MergedFeedForward {
 
     /// `[batch, tokens, hidden_size]` -> the same
     pub(crate) fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {
-        let [batch, tokens, hidden] = x.dims();
-        let both = self.gate_up_proj.forward(x.reshape([batch * tokens, hidden]))?;
-        let inner = both.dims()[1] / 2;
-        let gate = both.clone().narrow(1, 0, inner);
-        let up = both.narrow(1, inner, inner);
-        let active = times_active(gate, up, self.activation, self.ops.as_ref())?;
-        Ok(self.down_proj.forward(active)?.reshape([batch, tokens, hidden]))
+        self.down_proj.forward(self.gate_up_proj.forward_gated(x, self.activation)?)
     }
 }
 

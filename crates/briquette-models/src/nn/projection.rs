@@ -5,7 +5,7 @@ use burn::{
     tensor::{DType, Tensor},
 };
 
-use briquette::ops::QuantizedMatrix;
+use briquette::ops::{Activation, QuantizedMatrix};
 
 use crate::{
     Result,
@@ -36,6 +36,22 @@ impl Projection {
         match self {
             Self::Dense(inner) => inner.forward(x),
             Self::Quantized(inner) => inner.forward(x),
+        }
+    }
+
+    /// Both sides of a gated feed-forward network, of which this has the weights one behind the
+    /// other: `[.., inputs]` -> `[.., outputs / 2]`
+    ///
+    /// # Errors
+    /// [`Error::Cache`](crate::Error::Cache) if shapes or types do not fit.
+    pub(crate) fn forward_gated<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        activation: Activation,
+    ) -> Result<Tensor<D>> {
+        match self {
+            Self::Dense(inner) => inner.forward_gated(x, activation),
+            Self::Quantized(inner) => inner.forward_gated(x, activation),
         }
     }
 

@@ -5,7 +5,7 @@ use burn::{
     tensor::Tensor,
 };
 
-use briquette::ops::{Ops, QuantizedLinearInput, QuantizedMatrix};
+use briquette::ops::{Activation, GatedInput, Ops, QuantizedLinearInput, QuantizedMatrix};
 
 use crate::{Result, nn::linear::by_rows};
 
@@ -29,6 +29,19 @@ impl QuantizedLinear {
     pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
         let bias = self.bias.as_ref().map(|bias| bias.val());
         multiply(x, &self.weight, bias, self.ops.as_ref())
+    }
+
+    /// See [`Projection::forward_gated`](super::projection::Projection::forward_gated).
+    pub(crate) fn forward_gated<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        activation: Activation,
+    ) -> Result<Tensor<D>> {
+        let (bias, weight) = (self.bias.as_ref().map(|bias| bias.val()), (*self.weight).clone());
+        by_rows(x, |x| {
+            let both = self.ops.quantized_linear(QuantizedLinearInput { x, weight, bias })?;
+            self.ops.gated(GatedInput::of_halves(both, activation))
+        })
     }
 }
 

@@ -7,7 +7,7 @@ mod ops;
 mod quantized;
 mod rms_norm;
 
-pub use gated::{Activation, GatedInput, gated};
+pub use gated::{Activation, GatedInput, GatedLinearInput, gated};
 pub use linear::LinearInput;
 pub use most_likely::{all_finite, most_likely};
 pub use ops::ModelOps;

@@ -3,7 +3,7 @@ use std::fmt::Debug;
 use burn::tensor::Tensor;
 
 use super::{
-    gated::{self, GatedInput},
+    gated::{self, GatedInput, GatedLinearInput},
     linear::{self, LinearInput},
     quantized::{self, QuantizedLinearInput},
     rms_norm::{self, RmsNormInput, RmsNormOutput},
@@ -55,5 +55,16 @@ pub trait ModelOps: Debug + Send + Sync {
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
     fn gated(&self, input: GatedInput) -> Result<Tensor<2>> {
         Ok(gated::gated(input))
+    }
+
+    /// Multiplies rows with the weights of both sides of a gated feed-forward network, and one side
+    /// with the activation of the other: `[rows, channels]`. See [`GatedLinearInput`] for shapes.
+    ///
+    /// # Errors
+    /// [`OpError`](crate::OpError) if shapes or types do not fit, or the outputs are no two halves.
+    fn gated_linear(&self, input: GatedLinearInput) -> Result<Tensor<2>> {
+        input.check()?;
+        let (product, activation) = input.into_product();
+        self.gated(GatedInput::of_halves(self.linear(product)?, activation))
     }
 }

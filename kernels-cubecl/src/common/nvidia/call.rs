@@ -2,10 +2,11 @@
 
 use cubecl::ir::{
     Scope,
+    dialect::general::ReinterpretCastOp,
     pliron::{
         builtin::types::{FP32Type, IntegerType, Signedness},
         context::Context,
-        r#type::TypeHandle,
+        r#type::{TypeHandle, Typed},
         value::Value,
     },
 };
@@ -14,11 +15,6 @@ use pliron_llvm::{
     ops::{AddrSpaceCastOp, CallIntrinsicOp},
     types::{FuncType, PointerType, VoidType},
 };
-
-/// A number of 32 bits, as LLVM has it.
-pub(super) fn f32_type(ctx: &Context) -> TypeHandle {
-    FP32Type::get(ctx).into()
-}
 
 /// An integer of 32 bits, as LLVM has it.
 pub(super) fn i32_type(ctx: &Context) -> TypeHandle {
@@ -31,14 +27,13 @@ pub(super) fn call(scope: &Scope, name: &str, arguments: &[(Value, TypeHandle)])
     scope.register(&call_of(scope, name, arguments, nothing));
 }
 
-/// The same of one with a result, which is of LLVM's type.
-pub(super) fn call_for(
-    scope: &Scope,
-    name: &str,
-    arguments: &[(Value, TypeHandle)],
-    result: TypeHandle,
-) -> Value {
-    scope.register_with_result(&call_of(scope, name, arguments, result))
+/// The same of one that takes a number of 32 bits and gives another.
+pub(super) fn call_for_number(scope: &Scope, name: &str, x: Value) -> Value {
+    let number = x.get_type(scope.ctx());
+    let of_llvm = FP32Type::get(scope.ctx()).into();
+    let found = scope.register_with_result(&call_of(scope, name, &[(x, of_llvm)], of_llvm));
+    // Back to CubeCL's type of the same number.
+    scope.register_with_result(&ReinterpretCastOp::new(scope.ctx_mut(), number, found))
 }
 
 fn call_of(

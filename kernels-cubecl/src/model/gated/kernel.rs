@@ -1,3 +1,4 @@
+use briquette_ops::Activation;
 use cubecl::prelude::*;
 
 /// Units of a cube.
@@ -5,10 +6,20 @@ pub(super) const UNITS: usize = 256;
 
 /// The function of the gate, as a kernel is made for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Curve {
+pub(in crate::model) enum Curve {
     Silu,
     Gelu,
     GeluTanh,
+}
+
+impl Curve {
+    pub(in crate::model) fn of(activation: Activation) -> Self {
+        match activation {
+            Activation::Silu => Self::Silu,
+            Activation::Gelu => Self::Gelu,
+            Activation::GeluTanh => Self::GeluTanh,
+        }
+    }
 }
 
 /// See [`super::gated`]. A unit has `N` numbers of a row; cubes are numbered through all vectors.
@@ -38,7 +49,10 @@ pub(super) fn gated<E: Float, N: Size>(
 }
 
 #[cube]
-fn activated<N: Size>(x: Vector<f32, N>, #[comptime] curve: Curve) -> Vector<f32, N> {
+pub(in crate::model) fn activated<N: Size>(
+    x: Vector<f32, N>,
+    #[comptime] curve: Curve,
+) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0);
     let half = Vector::<f32, N>::new(0.5);
     match comptime!(curve) {

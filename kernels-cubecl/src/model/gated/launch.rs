@@ -5,7 +5,7 @@ use cubecl::prelude::CubeDim;
 use super::kernel::{self, Curve};
 use crate::common::{rows::cube_count, vector::vector_size};
 
-pub(super) fn launch(gate: CubeTensor, up: CubeTensor, curve: Curve) -> CubeTensor {
+pub(in crate::model) fn launch(gate: CubeTensor, up: CubeTensor, curve: Curve) -> CubeTensor {
     let (client, shape) = (gate.client.clone(), gate.shape());
     let output = empty_device_dtype(client.clone(), gate.device.clone(), shape.clone(), gate.dtype);
     let width = [&gate, &up, &output].map(vector_size).into_iter().min().unwrap_or(1);

@@ -2,10 +2,13 @@ mod backend;
 mod kernel;
 mod launch;
 
-use briquette_ops::{Activation, GatedInput, Result};
+use briquette_ops::{GatedInput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::{backend::GatedBackend, kernel::Curve};
+use self::backend::GatedBackend;
+pub(super) use self::kernel::Curve;
+#[cfg(cubecl_0_12)]
+pub(super) use self::{kernel::activated, launch::launch};
 use crate::common::{check::Check, rows::cubes_of_rows};
 
 /// One side of a gated feed-forward network, times the activation of the other, in one launch. The
@@ -30,10 +33,6 @@ pub fn gated(input: GatedInput) -> Result<Tensor<2>> {
     check.tensors(3)?;
     let hardware = &check.client().properties().hardware;
     check.at_most("units of a cube", kernel::UNITS, hardware.max_units_per_cube as usize)?;
-    let curve = match activation {
-        Activation::Silu => Curve::Silu,
-        Activation::Gelu => Curve::Gelu,
-        Activation::GeluTanh => Curve::GeluTanh,
-    };
+    let curve = Curve::of(activation);
     Ok(Tensor::from_dispatch(Dispatch::gated(gate.into_dispatch(), up.into_dispatch(), curve)))
 }

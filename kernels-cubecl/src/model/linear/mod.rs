@@ -19,7 +19,9 @@ use burn::{
 
 pub use self::plan::MOST_LINEAR_ROWS;
 #[cfg(cubecl_0_12)]
-pub use self::wgmma::{LINEAR_SETTINGS, linear_by};
+pub(crate) use self::wgmma::takes_gated;
+#[cfg(cubecl_0_12)]
+pub use self::wgmma::{LINEAR_SETTINGS, gated_linear, linear_by};
 use self::{backend::LinearBackend, operands::Added, plan::LinearPlan, step::STEP};
 use crate::common::{check::Check, tile::support::multiplies};
 
@@ -62,10 +64,7 @@ use crate::common::{check::Check, tile::support::multiplies};
 pub fn linear(input: LinearInput) -> Result<Tensor<2>> {
     check(&input)?;
     let LinearInput { x, weight, bias } = input;
-    let added = match bias {
-        Some(bias) => Added::Bias { bias: bias.into_dispatch() },
-        None => Added::Nothing,
-    };
+    let added = Added::of(bias);
     Ok(Tensor::from_dispatch(Dispatch::linear(x.into_dispatch(), weight.into_dispatch(), added)))
 }
 

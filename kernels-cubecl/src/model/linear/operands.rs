@@ -1,6 +1,9 @@
 //! The operand that may be absent.
 
-use burn::backend::{Backend, ExtensionType, tensor::FloatTensor};
+use burn::{
+    backend::{Backend, Dispatch, ExtensionType, tensor::FloatTensor},
+    tensor::Tensor,
+};
 
 /// Bias of the product, added to every row.
 #[derive(ExtensionType)]
@@ -8,4 +11,13 @@ use burn::backend::{Backend, ExtensionType, tensor::FloatTensor};
 pub(in crate::model) enum Added<B: Backend> {
     Nothing,
     Bias { bias: FloatTensor<B> },
+}
+
+impl Added<Dispatch> {
+    pub(in crate::model) fn of(bias: Option<Tensor<1>>) -> Self {
+        match bias {
+            Some(bias) => Self::Bias { bias: bias.into_dispatch() },
+            None => Self::Nothing,
+        }
+    }
 }

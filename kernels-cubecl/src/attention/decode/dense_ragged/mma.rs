@@ -129,6 +129,7 @@ fn copy_tile<E: Float>(
     #[comptime] blueprint: DecodeMmaBlueprint,
 ) {
     let chunks = comptime!(blueprint.chunks());
+    // So the compiler knows how large it is, and works out what does not depend on it.
     let lane = UNIT_POS_PLANE as usize % 32;
     let chunk = lane % chunks;
     let in_list = comptime!(blueprint.listed) && tile < of.list_tiles;

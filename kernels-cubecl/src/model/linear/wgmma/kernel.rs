@@ -3,12 +3,14 @@ use cubecl::{
     wgmma::{Accumulator, MatrixDescriptor},
 };
 
+use super::gate::gated_pair;
 use crate::common::tile::{
     mma::Pair,
     wgmma::{
         ALIGNMENT, DEPTH, GROUP, PANEL, ROWS, along_rows, fence, group_of_unit, wait_for_all_but,
     },
 };
+use crate::model::gated::Curve;
 
 /// Numbers of the contraction in a stage.
 pub(super) const STEP: usize = PANEL;
@@ -28,17 +30,25 @@ pub(in super::super) struct LinearGroupsBlueprint {
     /// Rows of `x` that are copied of a tile: fewer where there is only one. Others are whatever is
     /// in shared memory, for sums that nobody looks at.
     pub(super) copied: usize,
+    /// The function of the gate where outputs are two sides of a gated feed-forward network: a tile
+    /// has as many of one as of the other.
+    pub(super) gate: Option<Curve>,
 }
 
 impl LinearGroupsBlueprint {
     /// Groups, outputs of a tile, and stages.
     pub(super) const fn new([groups, outputs, stages]: [usize; 3]) -> Self {
-        Self { groups, outputs, stages, copied: groups * ROWS }
+        Self { groups, outputs, stages, copied: groups * ROWS, gate: None }
     }
 
     /// The same for so many rows of `x`.
     pub(super) fn of_rows(self, rows: usize) -> Self {
         Self { copied: rows.next_multiple_of(16).min(self.rows()), ..self }
+    }
+
+    /// Columns of the result of a tile.
+    pub(super) const fn columns(self) -> usize {
+        if self.gate.is_some() { self.outputs / 2 } else { self.outputs }
     }
 
     /// Rows of `x` of a tile.
@@ -62,7 +72,7 @@ impl LinearGroupsBlueprint {
     }
 }
 
-/// First row of `x` and first output of a tile: tiles below each other first.
+/// First row of `x` and first column of the result of a tile: tiles below each other first.
 #[cube]
 fn place_of(
     tile: usize,
@@ -74,7 +84,7 @@ fn place_of(
     let group = tile / beside * BESIDE;
     let high = (row_tiles - group).min(BESIDE);
     let row = (group + tile % beside % high) * comptime!(blueprint.rows());
-    (row, tile % beside / high * comptime!(blueprint.outputs))
+    (row, tile % beside / high * comptime!(blueprint.columns()))
 }
 
 /// See [`super::super::linear`]: the sums of tiles of rows of `x` and of outputs, both K-major.
@@ -91,12 +101,13 @@ pub(super) fn linear_groups<E: Float>(
     #[comptime] biased: bool,
     #[define(E)] _type: ElemType,
 ) {
-    let LinearGroupsBlueprint { groups, outputs: wide, stages, copied } = blueprint;
+    let LinearGroupsBlueprint { groups, outputs: wide, stages, copied, gate } = blueprint;
+    let columns_of_tile = comptime!(blueprint.columns());
     let tall = comptime!(blueprint.rows());
     let (x_layout, weight_layout) = comptime!((along_rows(tall, STEP), along_rows(wide, STEP)));
     let (x_size, weight_size) = comptime!((tall * STEP, wide * STEP));
-    let (rows, outputs) = (output.shape(0), output.shape(1));
-    let (row_tiles, output_tiles) = (rows.div_ceil(tall), outputs.div_ceil(wide));
+    let (rows, columns) = (output.shape(0), output.shape(1));
+    let (row_tiles, output_tiles) = (rows.div_ceil(tall), columns.div_ceil(columns_of_tile));
     let tiles = row_tiles * output_tiles;
     // Steps beyond the last find zeros.
     let rounds = inputs.div_ceil(comptime!(stages * STEP));
@@ -128,7 +139,7 @@ pub(super) fn linear_groups<E: Float>(
     if unit >= comptime!(groups * GROUP) {
         if unit == comptime!(groups * GROUP) {
             while tile < tiles {
-                let (row, output) = place_of(tile, row_tiles, output_tiles, blueprint);
+                let (row, column) = place_of(tile, row_tiles, output_tiles, blueprint);
                 for round in 0..rounds {
                     #[unroll]
                     for stage in 0..stages {
@@ -142,12 +153,18 @@ pub(super) fn linear_groups<E: Float>(
                             row as i32,
                             step as i32,
                         );
-                        full[stage].tma_load_2d(
-                            weight,
-                            &mut weight_stages[stage * weight_size..(stage + 1) * weight_size],
-                            output as i32,
-                            step as i32,
-                        );
+                        // Outputs of the gate, and behind them those of the other side.
+                        #[unroll]
+                        for side in 0..comptime!(wide / columns_of_tile) {
+                            let size = comptime!(columns_of_tile * STEP);
+                            let from = comptime!(stage * weight_size + side * size);
+                            full[stage].tma_load_2d(
+                                weight,
+                                &mut weight_stages[from..from + size],
+                                (side * columns + column) as i32,
+                                step as i32,
+                            );
+                        }
                     }
                     phase ^= 1;
                 }
@@ -158,7 +175,7 @@ pub(super) fn linear_groups<E: Float>(
         let group = group_of_unit();
         let elected = unit.is_multiple_of(GROUP);
         while tile < tiles {
-            let (row, first_output) = place_of(tile, row_tiles, output_tiles, blueprint);
+            let (row, first_column) = place_of(tile, row_tiles, output_tiles, blueprint);
             let first_row = row + group * ROWS;
 
             let mut sums = Accumulator::<f32>::new(wide).start();
@@ -201,22 +218,33 @@ pub(super) fn linear_groups<E: Float>(
             }
 
             #[unroll]
-            for nth in 0..comptime!(wide / 4) {
+            for nth in 0..comptime!(columns_of_tile / 4) {
                 let (row, column) = sums.position_of_nth((unit % GROUP) as u32, nth as u32 * 2);
                 let row = first_row + row as usize;
-                let own = first_output + column as usize;
-                if row < rows && own < outputs {
-                    let mut pair = Pair::<f32>::empty();
+                let own = first_column + column as usize;
+                if row < rows && own < columns {
+                    let mut both = Sequence::<Pair<f32>>::new();
                     #[unroll]
-                    for side in 0..2usize {
-                        let mut sum = sums.get(nth * 2 + side);
-                        if comptime!(biased) {
-                            sum += f32::cast_from(bias[(own + side) * bias.stride(0)]);
+                    for side in 0..comptime!(wide / columns_of_tile) {
+                        let mut pair = Pair::<f32>::empty();
+                        #[unroll]
+                        for next in 0..2usize {
+                            let place = comptime!(side * columns_of_tile / 2 + nth * 2 + next);
+                            let mut sum = sums.get(place);
+                            if comptime!(biased) {
+                                let of = side * columns + own + next;
+                                sum += f32::cast_from(bias[of * bias.stride(0)]);
+                            }
+                            pair.insert(next, sum);
                         }
-                        pair.insert(side, sum);
+                        both.push(pair);
                     }
+                    let found = match comptime!(gate) {
+                        Some(curve) => gated_pair::<E>(both[0], both[1], curve),
+                        None => Pair::<E>::cast_from(both[0]),
+                    };
                     let to = (row * output.stride(0) + own) / 2;
-                    output[to] = Pair::<E>::cast_from(pair);
+                    output[to] = found;
                 }
             }
             tile += CUBE_COUNT;

@@ -5,24 +5,58 @@
 
 mod backend;
 mod choose;
+mod gate;
 mod kernel;
 mod launch;
 mod settings;
 mod table;
 
-use briquette_ops::{LinearInput, OpError, Result};
+use briquette_ops::{GatedLinearInput, LinearInput, OpError, Result};
 use burn::{
     backend::{Dispatch, cubecl::dtype_to_storage_type},
     tensor::Tensor,
 };
 
-use self::backend::LinearByBackend;
+use self::backend::{GatedLinearBackend, LinearByBackend};
 pub use self::settings::LINEAR_SETTINGS;
 pub(super) use self::{
     choose::{FEWEST_ROWS, choose},
     launch::launch,
 };
-use crate::common::{check::Check, tile::wgmma::multiplies_groups};
+use super::operands::Added;
+use crate::{
+    common::{check::Check, tile::wgmma::multiplies_groups},
+    model::gated::Curve,
+};
+
+/// Whether [`gated_linear`] is known to be the way to compute this.
+pub(crate) fn takes_gated(input: &GatedLinearInput) -> bool {
+    let GatedLinearInput { x, weight, .. } = input;
+    let Ok(check) = Check::new("gated_linear", &x.device()) else { return false };
+    x.dims()[0] >= FEWEST_ROWS
+        && weight.dims()[1].is_multiple_of(16)
+        && super::on_tensor_cores(&check, x.dtype(), weight)
+        && multiplies_groups(check.client(), dtype_to_storage_type(x.dtype()))
+}
+
+/// [`linear`](crate::linear) and [`gated`](crate::gated) in one launch, where weights are K-major:
+/// a tile has outputs of both sides, and the product of both is never written. Elsewhere it is.
+///
+/// # Errors
+/// As [`linear`](crate::linear), and if the device is no Hopper.
+pub fn gated_linear(input: GatedLinearInput) -> Result<Tensor<2>> {
+    input.check()?;
+    if !takes_gated(&input) {
+        return Err(OpError::Device { operation: "gated_linear" });
+    }
+    let (input, activation) = input.into_product();
+    super::check(&input)?;
+    let LinearInput { x, weight, bias } = input;
+    let added = Added::of(bias);
+    let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
+    let found = Dispatch::gated_linear(x, weight, added, Curve::of(activation));
+    Ok(Tensor::from_dispatch(found))
+}
 
 /// [`linear`](crate::linear) without bias by one of [`LINEAR_SETTINGS`], and not by the table: for
 /// the program that makes the table.

@@ -1,0 +1,166 @@
+//! Both sides of a gated feed-forward network and its gate, as models call them: one row and many,
+//! sizes that no tile divides, weights as Burn and as checkpoints have them.
+
+use briquette::ops::{Activation, GatedLinearInput, OpError, best};
+use briquette_tests::{
+    backends::backends,
+    inputs::{Noise, round},
+};
+use burn::tensor::{DType, Device, Tensor};
+
+use crate::common::{f64s, noise_matrix, numbers, poison, wrong_value};
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    rows: usize,
+    inputs: usize,
+    channels: usize,
+    bias: bool,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |rows, inputs, channels, bias| Case { rows, inputs, channels, bias };
+    vec![
+        case(1, 16, 8, true),
+        case(3, 7, 5, false),
+        case(9, 64, 32, true),
+        case(17, 288, 200, false),
+        case(40, 160, 136, true),
+        case(130, 192, 136, false),
+        case(300, 64, 264, true),
+        case(70, 96, 1000, false),
+    ]
+}
+
+/// A number, and how far off what a device finds may be.
+struct Bounded {
+    number: f64,
+    off: f64,
+}
+
+impl Case {
+    fn draw(self, dtype: DType, device: &Device) -> (GatedLinearInput, Vec<Bounded>) {
+        let Self { rows, inputs, channels, bias } = self;
+        let outputs = 2 * channels;
+        let mut noise = Noise::new((rows * 37 + inputs) as u64);
+        let mut tensor = |rows, columns| noise_matrix(&mut noise, [rows, columns], dtype, device);
+        let x = tensor(rows, inputs);
+        // Sums of some units, as a model's are.
+        let weight = tensor(inputs, outputs).div_scalar((inputs as f64).sqrt());
+        let bias = bias.then(|| tensor(1, outputs).reshape([outputs]));
+        let (of_x, of_weight) = (f64s(numbers(x.clone())), f64s(numbers(weight.clone())));
+        let of_bias = bias.clone().map_or(vec![0.0; outputs], |bias| f64s(numbers(bias)));
+        // The numbers of a type are at most so far apart, as a share of them.
+        let unit = match dtype {
+            DType::BF16 => 2.0_f64.powi(-7),
+            DType::F16 => 2.0_f64.powi(-10),
+            _ => 2.0_f64.powi(-22),
+        };
+        let sum = |row: usize, output: usize| {
+            let terms = (0..inputs)
+                .map(|input| of_x[row * inputs + input] * of_weight[input * outputs + output]);
+            let terms = terms.chain([of_bias[output]]);
+            let (sum, size) =
+                terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+            // Tensor operations round before they add the bias, too.
+            let rounded = 2.0 * f64::abs(sum) + of_bias[output].abs();
+            Bounded { number: round(sum, dtype), off: unit * rounded + 4e-6 * size }
+        };
+        let expected = (0..rows * channels).map(|place| {
+            let (row, channel) = (place / channels, place % channels);
+            let (gate, up) = (sum(row, channel), sum(row, channels + channel));
+            let active = round(gate.number / (1.0 + (-gate.number).exp()), dtype);
+            // The activation changes by 1.1 of its input at most.
+            let off = 1.1 * gate.off * up.number.abs() + active.abs() * up.off;
+            let number = round(active * up.number, dtype);
+            let last = 2.0 * unit * number.abs() + if dtype == DType::F16 { 2e-7 } else { 0.0 };
+            Bounded { number, off: off + last + 1e-6 * number.abs() }
+        });
+        let expected = expected.collect();
+        (GatedLinearInput { x, weight, bias, activation: Activation::Silu }, expected)
+    }
+}
+
+fn check(input: GatedLinearInput, expected: &[Bounded], what: &str) -> Vec<f32> {
+    let (rows, channels) = (input.x.dims()[0], input.weight.dims()[1] / 2);
+    let dtype = input.x.dtype();
+    poison(&input.x.device(), &[expected.len(), expected.len() * 2]);
+    let found = best().gated_linear(input).unwrap();
+    assert_eq!((found.dims(), found.dtype()), ([rows, channels], dtype), "{what}");
+    let found = numbers(found);
+    for (index, (found, Bounded { number, off })) in found.iter().zip(expected).enumerate() {
+        let own = f64::from(*found);
+        assert!(
+            (own - number).abs() <= *off,
+            "{own} at {index}, expected {number} ± {off}, {what}"
+        );
+    }
+    found
+}
+
+/// The same numbers, columns after columns.
+fn turned(x: &Tensor<2>) -> Tensor<2> {
+    x.clone().swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1)
+}
+
+#[test]
+fn gated_linear_of_cases() {
+    for backend in backends() {
+        for dtype in backend.dtypes() {
+            for case in backend.some(cases(), dtype) {
+                let what = format!("{}, {dtype:?}, {case:?}", backend.name);
+                println!("{what}");
+                let (input, expected) = case.draw(dtype, &backend.device);
+                check(input.clone(), &expected, &what);
+                let input = GatedLinearInput { weight: turned(&input.weight), ..input };
+                let found = check(input.clone(), &expected, &what);
+                assert!(found == check(input, &expected, &what), "two runs, {what}");
+            }
+        }
+    }
+}
+
+/// Where one launch computes it, a model's operations take that, whichever way weights lie.
+#[cfg(cubecl_0_12)]
+#[test]
+fn one_launch_is_taken() {
+    use briquette_kernels::gated_linear;
+    for backend in backends().into_iter().filter(|backend| backend.name == "cuda") {
+        for dtype in backend.dtypes().into_iter().filter(|&dtype| dtype != DType::F32) {
+            let case = Case { rows: 130, inputs: 192, channels: 136, bias: true };
+            let (input, expected) = case.draw(dtype, &backend.device);
+            for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+                let weight = turned(&input.weight);
+                let input = GatedLinearInput { weight, activation, ..input.clone() };
+                let apart = input.clone().into_product();
+                let found = numbers(gated_linear(input.clone()).unwrap());
+                assert!(found == numbers(best().gated_linear(input.clone()).unwrap()));
+                if activation == Activation::Silu {
+                    check(input, &expected, "one launch");
+                } else {
+                    // The same steps as two launches have.
+                    let both = best().linear(apart.0).unwrap();
+                    let halves = briquette::ops::GatedInput::of_halves(both, activation);
+                    assert!(found == numbers(best().gated(halves).unwrap()), "{activation:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sides_of_unequal_size_are_refused() {
+    for backend in backends() {
+        let ones = |rows, columns| Tensor::<2>::ones([rows, columns], &backend.device);
+        let (x, weight) = (ones(2, 4), ones(4, 7));
+        let activation = Activation::Silu;
+        let error = best()
+            .gated_linear(GatedLinearInput { x: x.clone(), weight, bias: None, activation })
+            .unwrap_err();
+        assert_eq!(error, wrong_value("gated_linear", "outputs", 7, "an even number"));
+        let few = GatedLinearInput { x, weight: ones(3, 8), bias: None, activation };
+        if backend.name != "flex" {
+            assert!(matches!(best().gated_linear(few).unwrap_err(), OpError::Shape { .. }));
+        }
+    }
+}
