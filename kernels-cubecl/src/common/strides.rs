@@ -1,8 +1,8 @@
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-/// Vectors of a tensor `[batch, heads, rows, channels]` from one batch row, head and row to the
-/// next; channels follow each other.
+/// How many vectors lie between one batch row, head and row of a tensor `[batch, heads, rows,
+/// channels]` and the next; channels follow each other.
 ///
 /// As scalars: a kernel reads the strides of a tensor from the device's memory, and one that takes
 /// some microseconds waits for that before each load that they lead to.

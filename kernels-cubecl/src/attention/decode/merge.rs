@@ -7,7 +7,8 @@ pub(crate) const UNITS: usize = 256;
 /// Weights of a cube.
 pub(crate) const WEIGHTS: usize = 1024;
 /// Numbers of a part: weighted sums of values, behind them the sum of weights and the maximum of
-/// scores that they are relative to, and two so that a part of whole chunks begins at one.
+/// scores that they are relative to, and two more, so that the next part begins on 16 bytes where
+/// `head_dim` is a multiple of 4.
 pub(crate) const fn part_width(head_dim: usize) -> usize {
     head_dim + 4
 }

@@ -37,7 +37,7 @@ const OPERATION: &str = "decode_attention";
 /// order. 128 entries are scored, then their values added up.
 ///
 /// It reads 2 · head_dim · bytes per entry and kv head, and does 4 · head_dim operations per entry
-/// and query row; each part writes and reads 4 · (head_dim + 2) bytes per query row, and a weight
+/// and query row; each part writes and reads 4 · (head_dim + 4) bytes per query row, and a weight
 /// is written twice and read once.
 ///
 /// # Errors
