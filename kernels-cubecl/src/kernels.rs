@@ -1,7 +1,5 @@
 use std::sync::Arc;
 
-#[cfg(cubecl_0_12)]
-use briquette_ops::GatedLinearInput;
 use briquette_ops::{
     AccumulateInput, AppendInput, AssignClustersInput, AssignClustersOutput, AttentionInput,
     AttentionOps, AttentionOutput, AttentionStatistics, ClusterOps, ClusterOrder, CountInput,
@@ -14,6 +12,8 @@ use briquette_ops::{
     RotaryTables, RowWeightsInput, SelectInput, SelectOps, Selection, SparseAttentionInput, Split,
     WindowInput, is_host,
 };
+#[cfg(cubecl_0_12)]
+use briquette_ops::{GatedLinearInput, gated_linear_apart};
 use burn::tensor::{DType, Device, Int, Tensor};
 
 #[cfg(cubecl_0_12)]
@@ -280,14 +280,10 @@ impl ModelOps for Kernels {
     /// Elsewhere the default: a product, and a gate behind it.
     #[cfg(cubecl_0_12)]
     fn gated_linear(&self, input: GatedLinearInput) -> Result<Tensor<2>> {
-        input.check()?;
-        if takes_gated(&input) {
-            return self
-                .fallbacks
-                .or(gated_linear(input.clone()), || Reference.gated_linear(input));
+        if !takes_gated(&input) {
+            return gated_linear_apart(self, input);
         }
-        let (product, activation) = input.into_product();
-        self.gated(GatedInput::of_halves(self.linear(product)?, activation))
+        self.fallbacks.or(gated_linear(input.clone()), || Reference.gated_linear(input))
     }
 }
 

@@ -68,7 +68,7 @@ pub use merge::{
 pub use model::{
     Activation, GatedInput, GatedLinearInput, LinearInput, ModelOps, QuantizedLinearInput,
     QuantizedMatrix, QuantizedParts, RmsNormInput, RmsNormOutput, WeightFormat, all_finite, gated,
-    most_likely, rms_norm,
+    gated_linear_apart, most_likely, rms_norm,
 };
 pub use ops::{Ops, Reference};
 pub use product::precise_product;

@@ -5,7 +5,7 @@ use briquette_graph::{Error, StepGraph};
 use briquette_tests::backends::backends;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::{Given, Model, ROWS, WORDS, compare, given, make_room};
+use super::{Given, Model, ROWS, WORDS, given, make_room};
 
 const SECOND: usize = 12;
 
@@ -48,7 +48,7 @@ fn steps_behind_a_second_prompt_are_launched_ones() {
                 let what = format!("{}, {}, step {number}", policy.name(), backend.name);
                 graph.step().unwrap_or_else(|error| panic!("{what}: {error}"));
                 let found = given(graph.tokens(), graph.logits().unwrap(), graph.cache());
-                compare(&found, launched, false, &what);
+                assert_eq!(&found, launched, "{what}");
             }
         }
     }

@@ -150,6 +150,17 @@ pub(crate) fn noise_matrix(
     noise.tensor([1, 1, rows, columns], device).reshape([rows, columns]).cast(dtype)
 }
 
+/// The same numbers, columns after columns.
+pub(crate) fn turned(x: &Tensor<2>) -> Tensor<2> {
+    x.clone().swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1)
+}
+
+/// The same numbers, between others.
+pub(crate) fn within(x: &Tensor<2>) -> Tensor<2> {
+    let around = || x.clone().mul_scalar(f32::NAN);
+    Tensor::cat(vec![around(), x.clone(), around()], 1).narrow(1, x.dims()[1], x.dims()[1])
+}
+
 /// The same numbers in f64.
 pub(crate) fn f64s(numbers: Vec<f32>) -> Vec<f64> {
     numbers.into_iter().map(f64::from).collect()

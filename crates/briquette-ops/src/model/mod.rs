@@ -10,6 +10,6 @@ mod rms_norm;
 pub use gated::{Activation, GatedInput, GatedLinearInput, gated};
 pub use linear::LinearInput;
 pub use most_likely::{all_finite, most_likely};
-pub use ops::ModelOps;
+pub use ops::{ModelOps, gated_linear_apart};
 pub use quantized::{QuantizedLinearInput, QuantizedMatrix, QuantizedParts, WeightFormat};
 pub use rms_norm::{RmsNormInput, RmsNormOutput, rms_norm};

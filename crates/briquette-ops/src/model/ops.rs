@@ -63,8 +63,19 @@ pub trait ModelOps: Debug + Send + Sync {
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit, or the outputs are no two halves.
     fn gated_linear(&self, input: GatedLinearInput) -> Result<Tensor<2>> {
-        input.check()?;
-        let (product, activation) = input.into_product();
-        self.gated(GatedInput::of_halves(self.linear(product)?, activation))
+        gated_linear_apart(self, input)
     }
+}
+
+/// [`ModelOps::gated_linear`] as two operations: the product of both sides, and the gate behind it.
+///
+/// # Errors
+/// Those of both, and [`OpError::Value`](crate::OpError::Value) if the outputs are no two halves.
+pub fn gated_linear_apart(
+    ops: &(impl ModelOps + ?Sized),
+    input: GatedLinearInput,
+) -> Result<Tensor<2>> {
+    input.check()?;
+    let (product, activation) = input.into_product();
+    ops.gated(GatedInput::of_halves(ops.linear(product)?, activation))
 }

@@ -69,7 +69,10 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     let deep = comptime!(UNITS / across);
     let channel = unit % across;
     let of_channel = StridedSlice { start: start + channel, stride: step.runtime() };
-    let mut loaded = load_parts(parts, &of_channel, count, unit / across, deep);
+    let mut loaded = Array::<f32>::new(AHEAD);
+    if comptime!(!wanted) || block == 0 {
+        loaded = load_parts(parts, &of_channel, count, unit / across, deep);
+    }
 
     // The highest score of all parts, and the sum of all weights relative to it.
     let mut highs = Shared::<[f32]>::new_slice(UNITS);

@@ -24,6 +24,13 @@ use crate::common::{
     vector::vector_size,
 };
 
+/// The matrix `[outputs, inputs]` whose transpose the weights are in memory, with rows that can be
+/// read in chunks of 16 bytes; `None` if they are no such transpose.
+pub(super) fn k_major(weight: &CubeTensor) -> Option<CubeTensor> {
+    let turned = CubeBackend::float_transpose(weight.clone());
+    (!is_chunked(weight) && is_chunked(&turned)).then_some(turned)
+}
+
 pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend>) -> CubeTensor {
     let client = x.client.clone();
     let empty = |shape, dtype| empty_device_dtype(client.clone(), x.device.clone(), shape, dtype);
@@ -35,9 +42,9 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
         |plan: &LinearPlan| empty(Shape::from([plan.parts() * rows * plan.tile]), DType::F32);
 
     let on_planes = plan::divides(inputs, outputs) && multiplies(&client, dtype, STEP);
-    let turned = CubeBackend::float_transpose(weight.clone());
-    let k_major = on_planes && !is_chunked(&weight) && is_chunked(&turned);
-    let weight = if k_major {
+    let turned = if on_planes { k_major(&weight) } else { None };
+    let k_major = turned.is_some();
+    let weight = if let Some(turned) = turned {
         turned
     } else if on_planes && rows > MOST_LINEAR_ROWS {
         // Units would take longer than a copy.
@@ -46,20 +53,17 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
         weight
     };
     let on_planes = on_planes && is_chunked(&weight);
-    let biased = matches!(added, Added::Bias { .. });
-    let bias = match added {
-        Added::Bias { bias } => bias,
-        // Never looked at.
-        Added::Nothing => x.clone(),
-    };
+    let bias = added.into_bias();
     let in_tiles = on_planes && rows >= plan::FEWEST_ROWS_OF_TILES;
     #[cfg(cubecl_0_12)]
     if k_major && rows >= wgmma::FEWEST_ROWS && multiplies_groups(&client, element) {
         let blueprint = wgmma::choose([rows, inputs, outputs]);
-        let bias = biased.then_some(bias);
         wgmma::launch(x, weight, bias, &output, blueprint);
         return output;
     }
+    let biased = bias.is_some();
+    // Never looked at where there is none.
+    let bias = bias.unwrap_or_else(|| x.clone());
     let mut tile_rows = rows;
     let (plan, parts) = if in_tiles {
         let (tiles, of_processor) = plan::tiles(rows, inputs, k_major);

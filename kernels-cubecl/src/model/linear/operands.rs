@@ -13,6 +13,15 @@ pub(in crate::model) enum Added<B: Backend> {
     Bias { bias: FloatTensor<B> },
 }
 
+impl<B: Backend> Added<B> {
+    pub(in crate::model) fn into_bias(self) -> Option<FloatTensor<B>> {
+        match self {
+            Self::Nothing => None,
+            Self::Bias { bias } => Some(bias),
+        }
+    }
+}
+
 impl Added<Dispatch> {
     pub(in crate::model) fn of(bias: Option<Tensor<1>>) -> Self {
         match bias {

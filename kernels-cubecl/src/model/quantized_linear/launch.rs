@@ -42,11 +42,10 @@ pub(super) fn launch_product(
     let (rows, inputs, outputs) = (x.shape()[0], x.shape()[1], words.shape()[0]);
     let shape = Shape::from([rows, outputs]);
     let output = empty_device_dtype(x.client.clone(), x.device.clone(), shape, x.dtype);
-    let (biased, bias) = match added {
-        Added::Bias { bias } => (true, bias),
-        // Never looked at.
-        Added::Nothing => (false, x.clone()),
-    };
+    let bias = added.into_bias();
+    let biased = bias.is_some();
+    // Never looked at where there is none.
+    let bias = bias.unwrap_or_else(|| x.clone());
     let lanes = lanes(format, inputs);
     let blueprint = ProductBlueprint { format, lanes, rows: rows.min(ROWS), biased };
     let types = [x.dtype, scales.dtype].map(dtype_to_storage_type);

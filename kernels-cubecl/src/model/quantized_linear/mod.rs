@@ -45,10 +45,7 @@ pub fn quantized_linear(input: QuantizedLinearInput) -> Result<Tensor<2>> {
     check_matrix(&check, &weight)?;
     check.cubes([outputs.div_ceil(OUTPUTS * UNITS / 32), rows.div_ceil(ROWS), 1])?;
     check.tensors(7)?;
-    let added = match bias {
-        Some(bias) => Added::Bias { bias: bias.into_dispatch() },
-        None => Added::Nothing,
-    };
+    let added = Added::of(bias);
     let (weights, format) = (Weights::of(&weight), weight.format());
     Ok(Tensor::from_dispatch(Dispatch::quantized_linear(x.into_dispatch(), weights, added, format)))
 }

@@ -8,7 +8,7 @@ use briquette_tests::{
 };
 use burn::tensor::{DType, Tensor};
 
-use crate::common::{f64s, noise_matrix, numbers, poison, wrong_value};
+use crate::common::{f64s, noise_matrix, numbers, poison, turned, wrong_value};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -100,11 +100,6 @@ fn check(input: GatedLinearInput, expected: &[Bounded], what: &str) -> Vec<f32> 
         );
     }
     found
-}
-
-/// The same numbers, columns after columns.
-fn turned(x: &Tensor<2>) -> Tensor<2> {
-    x.clone().swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1)
 }
 
 #[test]

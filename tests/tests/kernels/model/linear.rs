@@ -11,7 +11,7 @@ use briquette_tests::{
 };
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::common::{assert_products, f64s, noise_matrix, numbers, poison};
+use crate::common::{assert_products, f64s, noise_matrix, numbers, poison, turned, within};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -91,17 +91,6 @@ impl Drawn {
         assert_products(&found, &self.expected, 0.0, dtype, what);
         found
     }
-}
-
-/// The same numbers, columns after columns.
-fn turned(x: &Tensor<2>) -> Tensor<2> {
-    x.clone().swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1)
-}
-
-/// The same numbers, between others.
-fn within(x: &Tensor<2>) -> Tensor<2> {
-    let around = || x.clone().mul_scalar(f32::NAN);
-    Tensor::cat(vec![around(), x.clone(), around()], 1).narrow(1, x.dims()[1], x.dims()[1])
 }
 
 /// Of a prompt, and of more rows than cubes go through together.

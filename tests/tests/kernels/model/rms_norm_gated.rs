@@ -9,21 +9,10 @@ use briquette_tests::{
 };
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::common::{close, numbers, poison, wrong_shape, wrong_value};
+use crate::common::{close, numbers, poison, turned, within, wrong_shape, wrong_value};
 
 fn f64s(x: &Tensor<2>) -> Vec<f64> {
     numbers(x.clone()).into_iter().map(f64::from).collect()
-}
-
-/// The same numbers, between others.
-fn within(x: &Tensor<2>) -> Tensor<2> {
-    let around = || x.clone().mul_scalar(f32::NAN);
-    Tensor::cat(vec![around(), x.clone(), around()], 1).narrow(1, x.dims()[1], x.dims()[1])
-}
-
-/// The same numbers, columns after columns.
-fn turned(x: &Tensor<2>) -> Tensor<2> {
-    x.clone().swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1)
 }
 
 fn norm_input(rows: usize, channels: usize, dtype: DType, device: &Device) -> RmsNormInput {

@@ -106,15 +106,12 @@ struct Entries {
     key_start: usize,
     value_start: usize,
     tail: usize,
-    /// Chunks from one key to the next, of the list and behind it, and the same of values.
-    list_key: usize,
-    key: usize,
-    list_value: usize,
-    value: usize,
+    /// The first tile that another cube has.
+    end: usize,
 }
 
-/// Copies the keys and values of a tile into a stage of the plane. Whole rows are read at once;
-/// behind the last entry it is read again.
+/// Begins to copy the keys and values of a tile into a stage of the plane, if the cube has it, and
+/// commits the copies. Whole rows are read at once; behind the last entry it is read again.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn copy_tile<E: Float>(
@@ -126,32 +123,39 @@ fn copy_tile<E: Float>(
     stage: usize,
     tile: usize,
     of: &Entries,
+    layout: &DecodeLayout,
     #[comptime] blueprint: DecodeMmaBlueprint,
 ) {
     let chunks = comptime!(blueprint.chunks());
     // So the compiler knows how large it is, and works out what does not depend on it.
     let lane = UNIT_POS_PLANE as usize % 32;
     let chunk = lane % chunks;
-    let in_list = comptime!(blueprint.listed) && tile < of.list_tiles;
-    let base = select(in_list, tile, tile - of.list_tiles) * TILE + lane / chunks;
-    let last = select(in_list, of.held, of.tail).max(1) - 1;
-    #[unroll]
-    for load in 0..comptime!(TILE * chunks / 32) {
-        let ahead = load * comptime!(32 / chunks);
-        let own = ahead + lane / chunks;
-        let row = (base + ahead).min(last);
-        let key = stage + place_of_key(own, chunk, chunks);
-        let value = stage + comptime!(TILE * chunks) + place_of_value(own, chunk, chunks);
-        if in_list {
-            let row = of.list_start + row;
-            copy_chunk::<E>(&mut stages[key], &list_keys[row * of.list_key + chunk]);
-            copy_chunk::<E>(&mut stages[value], &list_values[row * of.list_value + chunk]);
-        } else {
-            copy_chunk::<E>(&mut stages[key], &keys[of.key_start + row * of.key + chunk]);
-            let from = of.value_start + row * of.value + chunk;
-            copy_chunk::<E>(&mut stages[value], &values[from]);
+    if tile < of.end {
+        let in_list = comptime!(blueprint.listed) && tile < of.list_tiles;
+        let base = select(in_list, tile, tile - of.list_tiles) * TILE + lane / chunks;
+        let last = select(in_list, of.held, of.tail).max(1) - 1;
+        #[unroll]
+        for load in 0..comptime!(TILE * chunks / 32) {
+            let ahead = load * comptime!(32 / chunks);
+            let own = ahead + lane / chunks;
+            let row = (base + ahead).min(last);
+            let key = stage + place_of_key(own, chunk, chunks);
+            let value = stage + comptime!(TILE * chunks) + place_of_value(own, chunk, chunks);
+            if in_list {
+                let row = of.list_start + row;
+                copy_chunk::<E>(&mut stages[key], &list_keys[row * layout.list_key + chunk]);
+                copy_chunk::<E>(&mut stages[value], &list_values[row * layout.list_value + chunk]);
+            } else {
+                copy_chunk::<E>(
+                    &mut stages[key],
+                    &keys[of.key_start + row * layout.keys.row + chunk],
+                );
+                let from = of.value_start + row * layout.values.row + chunk;
+                copy_chunk::<E>(&mut stages[value], &values[from]);
+            }
         }
     }
+    commit_copies();
 }
 
 /// Where a vector of sums of a row is in shared memory: eight lanes that write at once, four of
@@ -238,18 +242,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     }
     let end = ((part + 1) * share).min(tiles);
 
-    let entries_of = Entries {
-        list_tiles,
-        list_start,
-        held,
-        key_start,
-        value_start,
-        tail,
-        list_key: layout.list_key,
-        key: layout.keys.row,
-        list_value: layout.list_value,
-        value: layout.values.row,
-    };
+    let entries_of = Entries { list_tiles, list_start, held, key_start, value_start, tail, end };
     let mut ring = Shared::<[Chunk<E>]>::new_aligned_slice(
         comptime!(PLANES * STAGES * blueprint.stage()),
         16usize,
@@ -258,22 +251,18 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     let mut tile = part * share + plane;
     #[unroll]
     for ahead in 0..STAGES {
-        let next = tile + ahead * PLANES;
-        if next < end {
-            let stage = own_ring + comptime!(ahead * blueprint.stage());
-            copy_tile::<E>(
-                list_keys,
-                list_values,
-                keys,
-                values,
-                &mut ring,
-                stage,
-                next,
-                &entries_of,
-                blueprint,
-            );
-        }
-        commit_copies();
+        copy_tile::<E>(
+            list_keys,
+            list_values,
+            keys,
+            values,
+            &mut ring,
+            own_ring + comptime!(ahead * blueprint.stage()),
+            tile + ahead * PLANES,
+            &entries_of,
+            layout,
+            blueprint,
+        );
     }
 
     // Queries, in the order in which keys will come.
@@ -464,21 +453,18 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         }
         // Nobody reads this tile any more: another takes its place.
         sync_plane();
-        let next = tile + comptime!(STAGES * PLANES);
-        if next < end {
-            copy_tile::<E>(
-                list_keys,
-                list_values,
-                keys,
-                values,
-                &mut ring,
-                stage,
-                next,
-                &entries_of,
-                blueprint,
-            );
-        }
-        commit_copies();
+        copy_tile::<E>(
+            list_keys,
+            list_values,
+            keys,
+            values,
+            &mut ring,
+            stage,
+            tile + comptime!(STAGES * PLANES),
+            &entries_of,
+            layout,
+            blueprint,
+        );
         tile += PLANES;
         number += 1;
     }

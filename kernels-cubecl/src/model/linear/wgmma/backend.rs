@@ -9,18 +9,18 @@ use burn::{
 use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
 
 use super::{
-    super::{launch::launch as product, operands::Added},
+    super::{
+        launch::{k_major, launch as product},
+        operands::Added,
+    },
     choose::choose,
     kernel::LinearGroupsBlueprint,
     launch::launch,
     settings::LINEAR_SETTINGS,
 };
+use crate::model::gated::{Curve, launch as gate};
 #[cfg(feature = "fusion")]
 use crate::model::linear::operands::AddedMetadata;
-use crate::{
-    common::tile::support::is_chunked,
-    model::gated::{Curve, launch as gate},
-};
 
 /// The product by a setting as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -67,8 +67,7 @@ impl GatedLinearBackend for CubeBackend {
         curve: Curve,
     ) -> FloatTensor<Self> {
         let ([rows, inputs], outputs) = ([x.shape()[0], x.shape()[1]], weight.shape()[1]);
-        let turned = Self::float_transpose(weight.clone());
-        if is_chunked(&weight) || !is_chunked(&turned) {
+        let Some(weight) = k_major(&weight) else {
             // Weights as Burn has them.
             let both = product(x, weight, added);
             let half = |first: usize| {
@@ -76,16 +75,12 @@ impl GatedLinearBackend for CubeBackend {
                 Self::float_slice(both.clone(), &[(0..rows).into(), columns])
             };
             return gate(half(0), half(outputs / 2), curve);
-        }
+        };
         let shape = Shape::from([rows, outputs / 2]);
         let output = empty_device_dtype(x.client.clone(), x.device.clone(), shape, x.dtype);
         let blueprint =
             LinearGroupsBlueprint { gate: Some(curve), ..choose([rows, inputs, outputs]) };
-        let bias = match added {
-            Added::Bias { bias } => Some(bias),
-            Added::Nothing => None,
-        };
-        launch(x, turned, bias, &output, blueprint);
+        launch(x, weight, added.into_bias(), &output, blueprint);
         output
     }
 }
