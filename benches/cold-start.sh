@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The first `briquette generate` of the embedded model, from process start with nothing compiled or tuned before, and the
-# second. Writes lines for bench-table to the standard output.
+# `briquette generate` of the embedded model from process start: its first token and all 64, with nothing compiled or tuned
+# before, and all of the process after it. Medians of three rounds, as lines for bench-table on the standard output.
 #
 #   benches/cold-start.sh target/release/briquette [DEVICE] [DTYPE] >> kernels.jsonl
 set -euo pipefail
@@ -12,25 +12,41 @@ empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
 # Outside of every workspace, where CubeCL would find the cache of its target folder.
 cd "$empty"
-mkdir home
-run() {
-  local row=$1 start end
-  start=$(date +%s%N)
-  if ! env HOME="$empty/home" XDG_CACHE_HOME="$empty/home/cache" XDG_CONFIG_HOME="$empty/home/config" \
+milliseconds() { echo $(($(date +%s%N) / 1000000)); }
+generate() {
+  env HOME="$empty/home" XDG_CACHE_HOME="$empty/home/cache" XDG_CONFIG_HOME="$empty/home/config" \
     CUDA_CACHE_PATH="$empty/home/nv" "$binary" generate --model "$model" --device "$device" --dtype "$dtype" \
     --policy snapkv --budget 128 --max-new-tokens 64 \
     --prompt "The old man looked at the sea and said nothing for a long while. Then he turned to the boy" \
-    > out.txt 2> err.txt; then
+    2> err.txt
+}
+# Appends the milliseconds to the first token to the file of one name, and those to the end to that of the other.
+run() {
+  local first=$1 whole=$2 start
+  start=$(milliseconds)
+  if ! generate | { read -r -N 1 _ && milliseconds > at-first && cat > /dev/null; }; then
     echo "briquette generate failed:" >&2
     tail -5 err.txt >&2
     return 1
   fi
-  end=$(date +%s%N)
-  printf '{"side":"briquette","row":"%s","variant":"briquette","shape":"briquette generate, %s, %s, 64 tokens","ms":%d,' \
-    "$row" "$device" "$dtype" $(((end - start) / 1000000))
-  printf '"dtype":"%s","device":"%s","versions":"%s","date":"%s"}\n' \
-    "$dtype" "$device" "$("$binary" --version)" "$(date -u +%F)"
+  echo $(($(milliseconds) - start)) >> "$whole"
+  echo $(($(cat at-first) - start)) >> "$first"
 }
-run cold-start
-run cold-start/second
-echo "what the caches hold: $(du -sh "$empty/home" | cut -f1)" >&2
+line() {
+  local row=$1 what=$2 times
+  mapfile -t times < <(sort -n "$3")
+  printf '{"side":"briquette","row":"%s","variant":"briquette","shape":"briquette generate, %s, %s, %s","ms":%d,' \
+    "$row" "$device" "$dtype" "$what" "${times[1]}"
+  printf '"ms_range":[%d,%d],"dtype":"%s","device":"%s","versions":"%s","date":"%s"}\n' \
+    "${times[0]}" "${times[2]}" "$dtype" "$device" "$("$binary" --version)" "$(date -u +%F)"
+}
+for _ in 1 2 3; do
+  rm -rf home
+  mkdir home
+  run first whole
+  run first-of-second second
+done
+line cold-start/first-token "1 token" first
+line cold-start "64 tokens" whole
+line cold-start/second "64 tokens" second
+echo "what the caches hold: $(du -sh home | cut -f1)" >&2

@@ -216,6 +216,7 @@ pub(super) const LINES: &[Line] = &[
     line("linear/32768/output", &["linear"], &[OF_PRODUCTS]),
     line("linear/32768/gate-up", &["linear"], &[OF_PRODUCTS]),
     line("linear/32768/down", &["linear"], &[OF_PRODUCTS]),
+    line("cold-start/first-token", &[], &[Target::Seconds { seconds: 4.0 }]),
     line("cold-start", &[], &[Target::Seconds { seconds: 30.0 }]),
     line("cold-start/second", &[], &[]),
 ];

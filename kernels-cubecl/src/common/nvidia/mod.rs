@@ -5,4 +5,6 @@ mod call;
 pub(crate) mod copy;
 pub(crate) mod exp2;
 #[cfg(cubecl_0_12)]
+pub(crate) mod log2;
+#[cfg(cubecl_0_12)]
 pub(crate) mod reciprocal;

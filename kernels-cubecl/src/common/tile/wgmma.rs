@@ -1,5 +1,9 @@
 //! Parts of kernels on Hopper's tensor cores: products of 128 units together (`wgmma`), of
 //! tiles in shared memory that the tensor memory accelerator has laid there. CubeCL 0.12 has them.
+//!
+//! A kernel that multiplies so calls no function, as CubeCL's `ln`, `erf` and a division do. CubeCL
+//! has kernels linked, and where one that is linked calls a function, ptxas waits for each product
+//! before the next (C7509, which only `ptxas -c` tells).
 
 use burn::backend::{TensorMetadata, cubecl::dtype_to_storage_type};
 use burn_cubecl::{kernel::into_contiguous_aligned, tensor::CubeTensor};

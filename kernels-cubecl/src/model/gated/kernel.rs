@@ -49,10 +49,7 @@ pub(super) fn gated<E: Float, N: Size>(
 }
 
 #[cube]
-pub(in crate::model) fn activated<N: Size>(
-    x: Vector<f32, N>,
-    #[comptime] curve: Curve,
-) -> Vector<f32, N> {
+fn activated<N: Size>(x: Vector<f32, N>, #[comptime] curve: Curve) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0);
     let half = Vector::<f32, N>::new(0.5);
     match comptime!(curve) {

@@ -8,7 +8,7 @@ use burn::{backend::Dispatch, tensor::Tensor};
 use self::backend::GatedBackend;
 pub(super) use self::kernel::Curve;
 #[cfg(cubecl_0_12)]
-pub(super) use self::{kernel::activated, launch::launch};
+pub(super) use self::launch::launch;
 use crate::common::{check::Check, rows::cubes_of_rows};
 
 /// One side of a gated feed-forward network, times the activation of the other, in one launch. The

@@ -1,5 +1,6 @@
 //! The model around a cache: products with weights, norms and gates.
 
+mod activation;
 mod gated_linear;
 mod linear;
 mod most_likely;

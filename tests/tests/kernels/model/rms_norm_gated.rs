@@ -9,6 +9,7 @@ use briquette_tests::{
 };
 use burn::tensor::{DType, Device, Tensor};
 
+use super::activation::{ACTIVATIONS, activated};
 use crate::common::{close, numbers, poison, turned, within, wrong_shape, wrong_value};
 
 fn f64s(x: &Tensor<2>) -> Vec<f64> {
@@ -93,24 +94,6 @@ fn rms_norm_of_cases() {
 
 #[test]
 fn gated_of_cases() {
-    let erf = |x: f64| {
-        // Abramowitz and Stegun, 7.1.5: the series, to its end.
-        let (mut term, mut sum, mut n) = (x, x, 0.0);
-        while f64::abs(term) > 1e-18 {
-            n += 1.0;
-            term *= -x * x / n;
-            sum += term / (2.0 * n + 1.0);
-        }
-        sum * 2.0 / std::f64::consts::PI.sqrt()
-    };
-    let of = |activation, x: f64| match activation {
-        Activation::Silu => x / (1.0 + (-x).exp()),
-        Activation::Gelu => 0.5 * x * (1.0 + erf(x / 2.0_f64.sqrt())),
-        Activation::GeluTanh => {
-            let scale = (2.0 / std::f64::consts::PI).sqrt();
-            0.5 * x * (1.0 + (scale * (x + 0.044715 * x.powi(3))).tanh())
-        }
-    };
     for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
         for dtype in backend.dtypes() {
             for (rows, channels) in [(1, 1), (3, 7), (2, 64), (33, 1028)] {
@@ -121,9 +104,10 @@ fn gated_of_cases() {
                     .cast(dtype);
                 let gate = both.clone().narrow(1, 0, channels);
                 let up = both.narrow(1, channels, channels);
-                for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+                for activation in ACTIVATIONS {
                     println!("{}, {dtype:?}, {rows} of {channels}, {activation:?}", backend.name);
-                    let active = f64s(&gate).into_iter().map(|x| round(of(activation, x), dtype));
+                    let active =
+                        f64s(&gate).into_iter().map(|x| round(activated(x, activation), dtype));
                     let expected: Vec<f64> =
                         active.zip(f64s(&up)).map(|(a, b)| round(a * b, dtype)).collect();
                     poison(&backend.device, &[rows * channels]);

@@ -1,4 +1,4 @@
-use std::f32::consts::LOG2_E;
+use std::f32::consts::{LN_2, LOG2_E};
 
 use briquette_ops::SparseTiles;
 use cubecl::prelude::*;
@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 use super::super::pattern::{Pattern, first_key_of, is_whole};
 use crate::common::{
     masked::MASKED,
-    nvidia::exp2::exp2,
+    nvidia::{exp2::exp2, log2::log2, reciprocal::reciprocal},
     tile::{
         mma::Pair,
         wgmma::{
@@ -569,7 +569,7 @@ pub(super) fn attention_groups<E: Float, I: Int>(
         if row < new {
             // Of a query that is padding.
             let blank = rows.positions[half] < 0;
-            let factor = select(blank, 0.0, 1.0 / sum);
+            let factor = select(blank, 0.0, reciprocal(sum));
             #[unroll]
             for tile in 0..wide {
                 let mut pair = Pair::<f32>::empty();
@@ -580,7 +580,7 @@ pub(super) fn attention_groups<E: Float, I: Int>(
             }
             if lane.is_multiple_of(4) {
                 let place = lse_start + row * log_sum_exp.stride(2);
-                let log = rows.highest[half] * scale + sum.ln();
+                let log = rows.highest[half] * scale + log2(sum) * LN_2;
                 log_sum_exp[place] = select(blank, -f32::new(MASKED as f64), log);
             }
         }
