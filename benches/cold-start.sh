@@ -20,17 +20,17 @@ generate() {
     --prompt "The old man looked at the sea and said nothing for a long while. Then he turned to the boy" \
     2> err.txt
 }
-# Appends the milliseconds to the first token to the file of one name, and those to the end to that of the other.
+# Appends the milliseconds to the first token to NAME.first, and those to the end to NAME.whole.
 run() {
-  local first=$1 whole=$2 start
+  local name=$1 start
   start=$(milliseconds)
   if ! generate | { read -r -N 1 _ && milliseconds > at-first && cat > /dev/null; }; then
     echo "briquette generate failed:" >&2
     tail -5 err.txt >&2
     return 1
   fi
-  echo $(($(milliseconds) - start)) >> "$whole"
-  echo $(($(cat at-first) - start)) >> "$first"
+  echo $(($(milliseconds) - start)) >> "$name.whole"
+  echo $(($(cat at-first) - start)) >> "$name.first"
 }
 line() {
   local row=$1 what=$2 times
@@ -43,10 +43,10 @@ line() {
 for _ in 1 2 3; do
   rm -rf home
   mkdir home
-  run first whole
-  run first-of-second second
+  run cold
+  run second
 done
-line cold-start/first-token "1 token" first
-line cold-start "64 tokens" whole
-line cold-start/second "64 tokens" second
+line cold-start/first-token "1 token" cold.first
+line cold-start "64 tokens" cold.whole
+line cold-start/second "64 tokens" second.whole
 echo "what the caches hold: $(du -sh home | cut -f1)" >&2

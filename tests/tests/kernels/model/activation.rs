@@ -16,6 +16,14 @@ pub(super) fn activated(x: f64, activation: Activation) -> f64 {
     }
 }
 
+/// The most that an activation changes by, as a multiple of what its input changes by.
+pub(super) fn steepest(activation: Activation) -> f64 {
+    match activation {
+        Activation::Silu => 1.1,
+        Activation::Gelu | Activation::GeluTanh => 1.13,
+    }
+}
+
 /// Abramowitz and Stegun, 7.1.5: the series, to its end.
 fn erf(x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (x, x, 0.0);

@@ -8,7 +8,7 @@ use briquette_tests::{
 };
 use burn::tensor::{DType, Tensor};
 
-use super::activation::{ACTIVATIONS, activated};
+use super::activation::{ACTIVATIONS, activated, steepest};
 use crate::common::{f64s, noise_matrix, numbers, poison, turned, wrong_value};
 
 #[derive(Clone, Copy, Debug)]
@@ -80,8 +80,8 @@ impl Case {
             let (row, channel) = (place / channels, place % channels);
             let (gate, up) = (sum(row, channel), sum(row, channels + channel));
             let active = round(activated(gate.number, activation), dtype);
-            // An activation changes by 1.13 of its input at most.
-            let off = 1.13 * gate.off * up.number.abs() + active.abs() * up.off;
+            let of_gate = steepest(activation) * gate.off;
+            let off = of_gate * up.number.abs() + active.abs() * up.off;
             let number = round(active * up.number, dtype);
             let last = 2.0 * unit * number.abs() + if dtype == DType::F16 { 2e-7 } else { 0.0 };
             Bounded { number, off: off + last + 1e-6 * number.abs() }
