@@ -17,6 +17,12 @@ pub(crate) enum Error {
     /// A file that briquette did not write is where a result is to be written.
     #[error("{path} is there and was not written by briquette")]
     OutputForeign { path: PathBuf },
+    /// A path that a run file cannot hold.
+    #[error(
+        "the path {path:?} is not UTF-8, and stands in a run file here, which is text: give it another name, or make a \
+         link to it"
+    )]
+    PathNotText { path: PathBuf },
     /// Results in the form of an older version.
     #[error(
         "{path} holds results of an older version of briquette, which this one does not continue: name another folder \

@@ -265,18 +265,96 @@ fn what_briquette_wrote_is_written_again() {
         done(dir.path(), &line);
         done(dir.path(), &line);
     }
-    // Nothing is lost with a file that is empty, and a device keeps nothing.
+    // Nothing is lost with a file that is empty.
     fs::write(dir.path().join("empty"), "").unwrap();
     done(dir.path(), "policies --json empty");
-    #[cfg(unix)]
-    {
-        done(dir.path(), "policies --json /dev/null");
-        let pipe = dir.path().join("pipe");
-        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        let reader = std::thread::spawn(move || fs::read_to_string(pipe).unwrap());
-        done(dir.path(), "policies --json pipe");
-        assert!(reader.join().unwrap().contains("\"methods\""));
+}
+
+/// All of these nodes are made here: as root a test could take one of `/dev` from the machine.
+#[cfg(unix)]
+#[test]
+fn devices_pipes_and_what_links_lead_to_are_no_outputs() {
+    use std::os::unix::{
+        fs::{FileTypeExt, symlink},
+        net::UnixListener,
+    };
+
+    let dir = place();
+    done(dir.path(), "run run.toml --out ro --no-report");
+    let at = |name: &str| dir.path().join(name);
+    assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    let _socket = UnixListener::bind(at("socket")).unwrap();
+    symlink("pipe", at("link")).unwrap();
+    let mut names = vec!["pipe", "socket", "link"];
+    // Root alone may make one.
+    let null = Command::new("mknod").arg(at("null")).args(["c", "1", "3"]).output();
+    if null.is_ok_and(|made| made.status.success()) {
+        names.push("null");
     }
+    let kind = |name: &str| fs::symlink_metadata(at(name)).unwrap().file_type();
+    let before: Vec<_> = names.iter().map(|name| kind(name)).collect();
+    for line in [
+        format!("{GENERATE} --json"),
+        format!("{COMPRESS} --out"),
+        format!("{TUNE} --out"),
+        format!("{CALIBRATE} --out"),
+        format!("{NEEDLE} --json"),
+        "run run.toml --prompts".into(),
+        "run run.toml --dry-run --json".into(),
+        "report ro --out".into(),
+        "merge ro --json".into(),
+        "policies --json".into(),
+        "score notes.json --metric exact-match --json".into(),
+    ] {
+        for name in &names {
+            let output = briquette(dir.path(), &format!("{line} {name} --force"));
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{line} {name}: {said}");
+            assert!(said.contains("it is no regular file"), "{line} {name}: {said}");
+        }
+    }
+    assert!(names.iter().map(|name| kind(name)).eq(before));
+    assert!(kind("pipe").is_fifo() && kind("socket").is_socket() && kind("link").is_symlink());
+    // Files that a folder of results has anyway.
+    for name in ["ro/run.toml", "ro/plan.jsonl", "ro/report.html", "ro/report"] {
+        let _ = fs::remove_file(at(name));
+        symlink("../pipe", at(name)).unwrap();
+        let said = briquette(dir.path(), "run run.toml --out ro --force");
+        let said = String::from_utf8_lossy(&said.stderr);
+        assert!(said.contains(name) && said.contains("no"), "{name}: {said}");
+        assert!(kind("pipe").is_fifo() && kind(name).is_symlink(), "{name}");
+        fs::remove_file(at(name)).unwrap();
+    }
+}
+
+/// What leads to stdout is written there, also where stdout is a file that has no name any more.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_link_to_stdout_is_stdout() {
+    use std::io::{Read, Seek};
+
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::os::unix::fs::symlink("/proc/self/fd/1", at("out")).unwrap();
+    for deleted in [false, true] {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.read(true).write(true).create_new(true).open(at("stdout")).unwrap();
+        if deleted {
+            fs::remove_file(at("stdout")).unwrap();
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
+        command.current_dir(dir.path()).args(["policies", "--json", "out"]);
+        let output = command.stdout(file.try_clone().unwrap()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let mut written = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut written).unwrap();
+        assert!(written.starts_with("{\n  \"written_by\""), "{written}");
+        assert!(at("out").is_symlink());
+        let _ = fs::remove_file(at("stdout"));
+    }
+    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["out"]);
 }
 
 /// Ctrl-C while a text is compressed: nothing is written. It may come before anything listens to

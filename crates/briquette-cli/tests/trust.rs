@@ -572,6 +572,74 @@ fn nothing_in_a_run_file_steers_the_terminal() {
     assert!(start.elapsed() < Duration::from_secs(30));
 }
 
+/// Reading one of these would wait for ever, or until memory ends.
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = small_run(dir.path());
+    let at = |name: &str| dir.path().join(name);
+    let pipe = |path: &Path| {
+        let _ = fs::remove_file(path);
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    pipe(&at("pipe"));
+    std::os::unix::fs::symlink("/dev/zero", at("zero")).unwrap();
+    let rest = "[[policies]]\nprefix = \"zero\"\n[[tasks.needle]]\nlengths = [128]\n";
+    fs::write(at("zero.toml"), format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n{rest}"))
+        .unwrap();
+    let (pipe_path, zero) = (at("pipe"), at("zero"));
+    let [pipe_text, zero_text] = [text(&pipe_path), text(&zero)];
+    let starts = ["generate", "--prompt", "It", "--max-new-tokens", "1"];
+    for path in [pipe_text, zero_text] {
+        for option in ["--prefix", "--profile"] {
+            let error = refused(&[&starts[..], &[option, path]].concat());
+            assert!(error.contains(path) && error.contains("no regular file"), "{error}");
+        }
+        for args in [
+            &["run", path][..],
+            &["merge", path],
+            &["score", path, "--metric", "rouge1"],
+            &["generate", "--file", path],
+            &["perplexity", "--text", path],
+        ] {
+            let error = refused(args);
+            assert!(error.contains("no regular file"), "{args:?}: {error}");
+        }
+    }
+    let zero_toml = at("zero.toml");
+    let error = refused(&["run", text(&zero_toml), "--dry-run"]);
+    assert!(error.contains("zero") && error.contains("no regular file"), "{error}");
+
+    // Files of a folder of results.
+    let run = ["run", text(&file), "--out", text(&out), "--no-report"];
+    let (merge, report) = (["merge", text(&out)], ["report", text(&out)]);
+    let kept: Vec<(PathBuf, String)> = ["run.toml", "plan.jsonl", "results.jsonl"]
+        .map(|name| (out.join(name), read(&out.join(name))))
+        .into();
+    let shard = out.join("results-1-of-2.jsonl");
+    for (name, commands) in [
+        ("run.toml", &[&run[..]][..]),
+        ("plan.jsonl", &[&run, &merge, &report]),
+        ("results.jsonl", &[&run, &merge, &report]),
+        ("results-1-of-2.jsonl", &[&merge]),
+    ] {
+        pipe(&out.join(name));
+        for args in commands {
+            let error = refused(args);
+            assert!(error.contains(name), "{args:?}: {error}");
+        }
+        let _ = fs::remove_file(&shard);
+        for (path, content) in &kept {
+            let _ = fs::remove_file(path);
+            fs::write(path, content).unwrap();
+        }
+    }
+    std::os::unix::fs::symlink("/dev/zero", &shard).unwrap();
+    let error = refused(&merge);
+    assert!(error.contains("results-1-of-2.jsonl: it is no regular file"), "{error}");
+}
+
 #[test]
 fn measurements_go_on_where_they_were_cut() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,6 @@
-use std::path::PathBuf;
+use std::{error::Error as _, iter, path::PathBuf};
+
+use briquette::files;
 
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -399,12 +401,15 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether an [`Interrupt`](briquette_models::Interrupt) ended the work.
+    /// Whether an [`Interrupt`](briquette_models::Interrupt) ended the work, or the reading of a
+    /// file.
     pub fn is_interrupt(&self) -> bool {
         match self {
-            Self::Model(error) => matches!(error, briquette_models::Error::Interrupted),
+            Self::Model(briquette_models::Error::Interrupted) => true,
             Self::Unit { source, .. } => source.is_interrupt(),
-            _ => false,
+            _ => iter::successors(self.source(), |&error| error.source())
+                .filter_map(|error| error.downcast_ref())
+                .any(files::is_stop),
         }
     }
 }

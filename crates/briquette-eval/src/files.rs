@@ -1,14 +1,15 @@
 //! Files: texts that are read, and what is written whole or not at all.
 
 use std::{
+    ffi::OsStr,
     fs,
-    io::{self, Read, Write},
+    io::{self, BufReader, Read, Write},
     path::{Component, Path, PathBuf},
+    str::Utf8Chunk,
 };
 
 use briquette::files;
-pub use briquette::files::{LONGEST, regular};
-use tempfile::{Builder, NamedTempFile};
+pub use briquette::files::{LONGEST, Reader, regular};
 
 use crate::{Error, Result};
 
@@ -20,62 +21,76 @@ pub fn read_text(path: &Path) -> Result<String> {
     files::read_text(path).map_err(|source| Error::Read { path: path.into(), source })
 }
 
+/// Reads a [`regular`] file, whatever is in it.
+///
+/// # Errors
+/// [`Error::Read`].
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    files::read(path).map_err(|source| Error::Read { path: path.into(), source })
+}
+
+/// Opens a [`regular`] file, to read it from its beginning.
+///
+/// # Errors
+/// [`Error::Read`].
+pub fn open(path: &Path) -> Result<BufReader<Reader>> {
+    let opened = files::open(path).map_err(|source| Error::Read { path: path.into(), source });
+    opened.map(BufReader::new)
+}
+
 /// The first bytes of a [`regular`] file, at most so many.
 pub fn head(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
-    regular(path)?;
     let mut head = Vec::new();
-    fs::File::open(path)?.take(bytes).read_to_end(&mut head)?;
+    files::open(path)?.take(bytes).read_to_end(&mut head)?;
     Ok(head)
 }
 
 /// Writes a file: beside it first, under a name that nobody else has, to the disk, then in its
-/// place. Who reads it finds the old one or the new one. What is there and is no regular file
-/// (`/dev/stdout`, a named pipe) is written to as it is.
+/// place. Who reads it finds the old one or the new one. What leads to stdout, as `/dev/stdout`
+/// does, is written there.
 ///
 /// # Errors
-/// [`Error::Write`].
+/// [`Error::Write`], also for what is there and is no regular file: a device, a named pipe.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     let bytes = bytes.as_ref();
-    let written = match fs::metadata(path) {
-        Ok(found) if !found.is_file() => fs::write(path, bytes),
-        _ => replace(path, |file| file.write_all(bytes)),
+    let written = match is_stdout(path) {
+        true => {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(bytes).and_then(|()| stdout.flush())
+        }
+        false => files::replace(path, |file| file.write_all(bytes)),
     };
     written.map_err(|error| failed(path, error))
-}
-
-fn replace(path: &Path, fill: impl FnOnce(&mut NamedTempFile) -> io::Result<()>) -> io::Result<()> {
-    let before = fs::metadata(path).ok();
-    // A link stays a link.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    let dir = folder(&path);
-    let mut file = beside(&path)?;
-    if let Some(before) = before {
-        file.as_file().set_permissions(before.permissions())?;
-    }
-    fill(&mut file)?;
-    file.as_file().sync_all()?;
-    file.persist(&path)?;
-    // The name lives in the folder, which not every system can sync.
-    let _ = fs::File::open(dir).and_then(|dir| dir.sync_all());
-    Ok(())
 }
 
 /// Whether a file can be written, before the work for it begins. Nothing is left behind.
 ///
 /// # Errors
-/// [`Error::Write`].
+/// As [`write()`].
 pub fn check(path: &Path) -> Result<()> {
-    match fs::metadata(path) {
-        Err(_) if path.is_symlink() => {
-            Err(failed(path, "it is a link to a file that is not there"))
-        }
-        Ok(found) if found.is_dir() => Err(failed(path, "it is a folder")),
-        Ok(found) if found.is_file() && found.permissions().readonly() => {
-            Err(failed(path, "it is read-only"))
-        }
-        Ok(found) if !found.is_file() => Ok(()),
-        _ => beside(path).map(|_| ()).map_err(|error| failed(path, error)),
-    }
+    if is_stdout(path) { Ok(()) } else { check_regular(path) }
+}
+
+/// As [`check`], of a file that cannot be stdout.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_regular(path: &Path) -> Result<()> {
+    files::check(path).map_err(|error| failed(path, error))
+}
+
+/// Whether a path leads to what is stdout.
+#[cfg(unix)]
+fn is_stdout(path: &Path) -> bool {
+    use std::os::{fd::AsFd, unix::fs::MetadataExt};
+    let stdout = io::stdout().as_fd().try_clone_to_owned().map(fs::File::from);
+    let found = stdout.and_then(|stdout| Ok((stdout.metadata()?, fs::metadata(path)?)));
+    found.is_ok_and(|(stdout, found)| (stdout.dev(), stdout.ino()) == (found.dev(), found.ino()))
+}
+
+#[cfg(not(unix))]
+fn is_stdout(_: &Path) -> bool {
+    false
 }
 
 /// Whether files can be written into a folder, which need not be there yet. Nothing is left behind.
@@ -86,7 +101,7 @@ pub fn check_dir(dir: &Path) -> Result<()> {
     let there = dir.ancestors().map(or_here).find(|dir| dir.exists());
     match there {
         Some(there) if there.is_dir() => {
-            beside(&there.join("file")).map(|_| ()).map_err(|error| failed(dir, error))
+            files::beside(&there.join("file")).map(|_| ()).map_err(|error| failed(dir, error))
         }
         Some(there) => Err(failed(dir, format!("{} is no folder", there.display()))),
         None => Err(failed(dir, "there is no folder above it")),
@@ -119,17 +134,23 @@ fn or_here(dir: &Path) -> PathBuf {
     if dir.as_os_str().is_empty() { ".".into() } else { dir.into() }
 }
 
-/// A file in the folder of `path` that is gone when dropped, with the ending of `path` and the
-/// permissions of any other new file.
-fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy()));
-    let mut builder = Builder::new();
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    builder.prefix(".briquette-").suffix(&ending.unwrap_or_default()).tempfile_in(folder(path))
+/// A path, or a part of one, as text for results: bytes that are not UTF-8 are written as `\xff`, so
+/// that two names stay two.
+pub fn name(name: impl AsRef<OsStr>) -> String {
+    let shown = |chunk: Utf8Chunk<'_>| {
+        [chunk.valid(), &chunk.invalid().escape_ascii().to_string()].concat()
+    };
+    name.as_ref().as_encoded_bytes().utf8_chunks().map(shown).collect()
+}
+
+/// The name of a file without its ending, as [`name`] shows it.
+pub(crate) fn stem(path: &Path) -> String {
+    name(path.file_stem().unwrap_or_default())
+}
+
+/// The last part of a path, as [`name`] shows it.
+pub fn last(path: &Path) -> String {
+    name(path.file_name().unwrap_or(path.as_os_str()))
 }
 
 fn failed(path: &Path, error: impl ToString) -> Error {
@@ -194,6 +215,17 @@ mod tests {
         }
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn names_that_are_not_utf8_stay_two() {
+        use std::os::unix::ffi::OsStrExt;
+        let shown = |bytes: &[u8]| name(OsStr::from_bytes(bytes));
+        assert_eq!(shown("añ b".as_bytes()), "añ b");
+        assert_eq!([shown(b"x\xff.y"), shown(b"x\xfe.y")], ["x\\xff.y", "x\\xfe.y"]);
+        let path = Path::new(OsStr::from_bytes(b"d/x\xff.txt"));
+        assert_eq!([stem(path), last(path), last(Path::new(".."))], ["x\\xff", "x\\xff.txt", ".."]);
+    }
+
     #[test]
     fn a_file_is_replaced_and_nothing_else_is_left() {
         let dir = tempfile::tempdir().unwrap();
@@ -223,8 +255,46 @@ mod tests {
         write(&link, "2").unwrap();
         assert_eq!((fs::read_to_string(&file).unwrap().as_str(), mode()), ("2", 0o640));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        write(Path::new("/dev/null"), "3").unwrap();
-        assert!(!Path::new("/dev/null").is_file());
+    }
+
+    /// Nodes are made here: no test may write to one of the machine's, which it could take away.
+    #[cfg(unix)]
+    #[test]
+    fn outputs_are_regular_files_or_nothing() {
+        use std::os::{
+            fd::AsRawFd,
+            unix::{fs::symlink, net::UnixListener},
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap();
+        assert!(made.success());
+        symlink("pipe", at("link")).unwrap();
+        symlink("nowhere", at("loose")).unwrap();
+        // A file that has no name any more, but still a link that leads to it.
+        let gone = fs::File::create(at("gone")).unwrap();
+        fs::remove_file(at("gone")).unwrap();
+        let descriptor = PathBuf::from(format!("/proc/self/fd/{}", gone.as_raw_fd()));
+        symlink(&descriptor, at("deleted")).unwrap();
+        let before = names(dir.path());
+        for (name, reason) in [
+            ("socket", "it is no regular file"),
+            ("pipe", "it is no regular file"),
+            ("link", "it is no regular file"),
+            ("loose", "it is a link to a file that is not there"),
+            ("deleted", "that "),
+            (".", "it is a folder"),
+            ("no/deep", "No such file or directory (os error 2)"),
+        ] {
+            let kind = fs::symlink_metadata(at(name)).map(|found| found.file_type()).ok();
+            for error in [check(&at(name)).unwrap_err(), write(&at(name), "3").unwrap_err()] {
+                let error = error.to_string();
+                assert!(error.contains(reason) && !error.contains(".briquette-"), "{error}");
+            }
+            assert_eq!(fs::symlink_metadata(at(name)).map(|found| found.file_type()).ok(), kind);
+        }
+        assert_eq!(names(dir.path()), before);
     }
 
     #[test]

@@ -1,16 +1,15 @@
 //! Fingerprints: what tells models, texts, samples and policies from others of the same name.
 
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use blake3::Hasher;
-use briquette::Policy;
+use briquette::{Policy, files};
 use briquette_models::is_gguf;
 
-use crate::{Error, Result, files};
+use crate::{Error, Result};
 
 /// The first 128 bits of BLAKE3, in hexadecimal digits.
 pub fn of(bytes: &[u8]) -> String {
@@ -65,14 +64,14 @@ fn read_of_a_model(name: &str) -> bool {
 /// A file behind its name and length, so that no two run into each other. A GGUF file is all of a
 /// model, whatever it is called.
 fn add(hasher: &mut Hasher, path: &Path) -> io::Result<()> {
-    let found = files::regular(path)?;
+    let file = files::open(path)?;
     let name = match is_gguf(path) {
         true => b"gguf",
         false => path.file_name().unwrap_or_default().as_encoded_bytes(),
     };
     hasher.update(&(name.len() as u64).to_le_bytes()).update(name);
-    hasher.update(&found.len().to_le_bytes());
-    hasher.update_reader(File::open(path)?)?;
+    hasher.update(&file.length().to_le_bytes());
+    hasher.update_reader(file)?;
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use briquette::{
 use rapidfuzz::distance::levenshtein;
 use toml::{Table, Value};
 
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
 /// Large enough for anything a policy protects.
 pub const AMPLE: Budget = Budget::Tokens(1 << 24);
@@ -78,10 +78,7 @@ pub fn read(text: &str, budget: Option<Budget>, default: Budget) -> Result<Named
             None => policy,
         };
         policy.check()?;
-        let label = path
-            .file_stem()
-            .map_or_else(|| text.into(), |stem| stem.to_string_lossy().into_owned());
-        return Ok(NamedPolicy { label, policy });
+        return Ok(NamedPolicy { label: files::stem(path), policy });
     }
     let mut parts = text.split(':');
     let name = parts.next().unwrap_or_default();

@@ -31,7 +31,7 @@ impl Profiles {
     /// # Errors
     /// As [`profile`](Self::profile), for one that is named.
     pub fn of(model: &Path, named: Option<&Path>, other_weights: bool) -> Result<Self> {
-        let beside = || Some(model.join(FILE)).filter(|path| path.is_file());
+        let beside = || Some(model.join(FILE)).filter(|path| path.exists());
         let profiles = Self {
             model: model.into(),
             path: named.map(Path::to_path_buf).or_else(beside),

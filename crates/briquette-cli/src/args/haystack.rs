@@ -1,4 +1,4 @@
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette_eval::tasks::{
@@ -8,7 +8,7 @@ use briquette_eval::tasks::{
 };
 use briquette_models::ChatTemplate;
 
-use crate::args::model::ModelArgs;
+use crate::args::{model::ModelArgs, path::absolute};
 
 /// Text that needles are hidden in, and how they are asked for.
 #[derive(Debug, clap::Args)]
@@ -43,12 +43,12 @@ impl HaystackArgs {
         let form = match self.form.as_str() {
             "ember" => NeedleForm::Short,
             form => match NeedleForm::try_from(form.to_owned()).map_err(anyhow::Error::msg)? {
-                NeedleForm::File(path) => NeedleForm::File(absolute(path)?),
+                NeedleForm::File(path) => NeedleForm::File(absolute(&path)?.into()),
                 form => form,
             },
         };
         let haystack = match &self.haystack {
-            Some(dir) => Source::Folder(absolute(dir)?),
+            Some(dir) => Source::Folder(absolute(dir)?.into()),
             None => Source::BuiltIn,
         };
         Ok(Needle { form, haystack, ..needle })

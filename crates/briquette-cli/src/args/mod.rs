@@ -7,6 +7,7 @@ pub(crate) mod haystack;
 pub(crate) mod inputs;
 pub(crate) mod jobs;
 pub(crate) mod model;
+pub(crate) mod path;
 pub(crate) mod policies;
 pub(crate) mod profile;
 pub(crate) mod prompt;

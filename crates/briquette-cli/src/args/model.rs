@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use briquette_eval::run;
+use briquette_eval::{files, run};
 use briquette_models::{Model, Tokenizer, WeightBits};
 use burn::tensor::{DType, Device};
 use clap::ValueEnum;
@@ -79,8 +79,7 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// The name of the folder, without those around it.
     pub(crate) fn name(&self) -> String {
-        let whole = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
-        whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned()
+        files::last(&self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone()))
     }
 }
 

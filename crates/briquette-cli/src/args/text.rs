@@ -5,6 +5,8 @@ use briquette_models::Tokenizer;
 
 use anyhow::Result;
 
+use crate::args::path::absolute;
+
 /// A text to continue.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TextArgs {
@@ -20,8 +22,8 @@ impl TextArgs {
     }
 
     /// The file from the root on, if one is named.
-    pub(crate) fn absolute(&self) -> Result<Option<PathBuf>> {
-        Ok(self.text.as_ref().map(std::path::absolute).transpose()?)
+    pub(crate) fn absolute(&self) -> Result<Option<String>> {
+        self.text.as_deref().map(absolute).transpose()
     }
 
     pub(crate) fn read(&self, tokenizer: &Tokenizer) -> briquette_eval::Result<Text> {

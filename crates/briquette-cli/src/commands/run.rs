@@ -134,7 +134,7 @@ fn dry_run(args: &Args, plan: &Plan, out: &Path) -> Result<()> {
     let own = args.shard.map(Shard::file_name);
     for name in own.iter().map(String::as_str).chain(["results.jsonl"]) {
         let path = out.join(name);
-        if path.is_file() {
+        if path.exists() {
             let read = read_results(&path, args.resume.accept(false).damaged)?;
             read.check(&path, &plan.header(&read.header.device), args.other_weights)?;
             done.extend(read.lines.into_iter().map(|one| one.line.record.key));

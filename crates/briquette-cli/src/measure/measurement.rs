@@ -4,6 +4,7 @@ use std::{fmt::Write, path::PathBuf, time::Instant};
 
 use anyhow::{Result, bail};
 use briquette_eval::{
+    files,
     journal::Accept,
     record::Key,
     run::{
@@ -44,7 +45,7 @@ pub(crate) struct Measurement<'a> {
 #[derive(Serialize)]
 struct Report {
     run: String,
-    results: Option<PathBuf>,
+    results: Option<String>,
     seconds: f64,
     failed: Vec<String>,
     left_out: Vec<String>,
@@ -109,7 +110,7 @@ impl Measurement<'_> {
         }
         let report = Report {
             run: plan.name.clone(),
-            results: kept.is_some().then(|| results.path().into()),
+            results: kept.is_some().then(|| files::name(results.path())),
             seconds: start.elapsed().as_secs_f64(),
             failed: failures.iter().map(failed).collect(),
             left_out: plan.skipped.clone(),
@@ -150,7 +151,7 @@ impl Report {
         }
         write!(text, "95 % intervals over samples; {:.0} s on {device}", self.seconds)?;
         match &self.results {
-            Some(results) => writeln!(text, "; results in {}", results.display())?,
+            Some(results) => writeln!(text, "; results in {results}")?,
             None => writeln!(text)?,
         }
         Ok(text)

@@ -1,6 +1,6 @@
 //! Commands that amount to a run file: one model, one or two tasks.
 
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use briquette::Budget;
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::{
     args::{
-        batch::BatchArgs, defaults, jobs::JobsArgs, model::ModelArgs, profile::ProfileArgs,
-        resume::ResumeArgs, text::TextArgs, windows::WindowArgs,
+        batch::BatchArgs, defaults, jobs::JobsArgs, model::ModelArgs, path::absolute,
+        profile::ProfileArgs, resume::ResumeArgs, text::TextArgs, windows::WindowArgs,
     },
     error::Error,
     measure::measurement::Measurement,
@@ -92,7 +92,7 @@ impl OneTask<'_> {
     fn file(&self) -> Result<RunFile> {
         let CommonArgs { model: named, profile, .. } = self.common;
         let mut model = json!({
-            "dir": absolute(named.dir_or_embedded()?)?,
+            "dir": absolute(&named.dir_or_embedded()?)?,
             "dtype": named.dtype(),
         });
         if let Some(bits) = named.quantize() {
@@ -113,7 +113,7 @@ impl OneTask<'_> {
             // Errors of a policy are said here in the words of the command line.
             policy::read(text, Some(policy::AMPLE), policy::AMPLE)?;
             policies.push(if policy::is_file(text) {
-                json!({ "file": absolute(text)?, "budgets": texts(self.budgets) })
+                json!({ "file": absolute(text.as_ref())?, "budgets": texts(self.budgets) })
             } else {
                 let mut parts = text.split(':');
                 json!({ "name": parts.next(), "change": parts.collect::<Vec<&str>>() })

@@ -1,8 +1,9 @@
-//! Ctrl-C, and what asks a process to end: work stops between chunks and tokens, so that journals
-//! end with whole lines.
+//! Ctrl-C, and what asks a process to end: work stops between chunks and tokens, and while files are
+//! read, so that journals end with whole lines.
 
 use std::sync::OnceLock;
 
+use briquette::files;
 use briquette_eval::Error;
 use briquette_models::{Error as ModelError, Interrupt};
 use signal_hook::{
@@ -20,6 +21,7 @@ static FLAG: OnceLock<Interrupt> = OnceLock::new();
 pub(crate) fn flag() -> Interrupt {
     let begin = || {
         let interrupt = Interrupt::new();
+        files::stop_by(interrupt.flag());
         for signal in [SIGINT, SIGTERM] {
             // Without these the process ends at once, and cut lines are seen by who reads them. The
             // first looks at what the second has set before.
@@ -37,5 +39,6 @@ pub(crate) fn caused(error: &anyhow::Error) -> bool {
         let model = cause.downcast_ref::<ModelError>();
         model.is_some_and(|error| matches!(error, ModelError::Interrupted))
             || cause.downcast_ref::<Error>().is_some_and(Error::is_interrupt)
+            || cause.downcast_ref().is_some_and(files::is_stop)
     })
 }

@@ -84,7 +84,10 @@ impl OutputGate {
     /// [`Error::OutputIsInput`], [`Error::OutputTwice`], [`Error::OutputForeign`], and
     /// `Error::Write` for what cannot be written, such as a link to nothing.
     pub(crate) fn file(&mut self, path: &Path, mark: Mark) -> Result<()> {
-        files::check(path)?;
+        match mark {
+            Mark::Prefix => files::check_regular(path)?,
+            _ => files::check(path)?,
+        }
         self.check(path, carries(path, mark))
     }
 
@@ -147,7 +150,7 @@ impl OutputGate {
 
     fn check(&mut self, path: &Path, own: bool) -> Result<()> {
         let found = fs::metadata(path).ok();
-        // Pipes and devices keep nothing that could be lost.
+        // Stdout, which nothing is lost in.
         if found.as_ref().is_some_and(|found| !found.is_file()) {
             return Ok(());
         }

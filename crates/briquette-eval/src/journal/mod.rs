@@ -18,7 +18,7 @@ mod steps;
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io::{ErrorKind, Read, Write},
+    io::{ErrorKind, Write},
     path::{Path, PathBuf},
 };
 
@@ -30,7 +30,10 @@ pub(crate) use command::{RUN, check_command};
 pub(crate) use difference::same;
 pub use steps::Steps;
 
-use crate::{Error, Result, files};
+use crate::{
+    Error, Result,
+    files::{self, Reader},
+};
 
 /// How the first line of every journal begins, which tells a journal from any other file.
 const BEGIN: &[u8] = b"{\"briquette\":";
@@ -103,7 +106,7 @@ impl Journal {
             return Err(Error::NoJournal { path: path.into() });
         }
         let mut options = OpenOptions::new();
-        let mut file = options.read(true).append(true).create(true).open(path).map_err(written)?;
+        let file = options.read(true).append(true).create(true).open(path).map_err(written)?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(Error::JournalBusy { path: path.into() }),
             // Some file systems know no locks.
@@ -113,7 +116,8 @@ impl Journal {
             _ => {}
         }
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(|source| Error::Read { path: path.into(), source })?;
+        let read = file.try_clone().and_then(Reader::of).and_then(|mut all| all.rest(&mut bytes));
+        read.map_err(|source| Error::Read { path: path.into(), source })?;
         let handle = file.try_clone().and_then(Handle::from_file).map_err(written)?;
         Ok((Self { path: path.into(), file, handle, length: 0 }, bytes))
     }
@@ -215,11 +219,7 @@ fn read<'a, T: DeserializeOwned>(
 /// once.
 pub(crate) fn set_aside(path: &Path, damaged: &[impl AsRef<[u8]>]) -> Result<()> {
     let beside = damaged_path(path);
-    let mut all = match fs::read(&beside) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-        Err(source) => return Err(Error::Read { path: beside, source }),
-    };
+    let mut all = if beside.exists() { files::read(&beside)? } else { Vec::new() };
     for line in damaged.iter().map(AsRef::as_ref) {
         if all.split_inclusive(|byte| *byte == b'\n').all(|other| other != line) {
             all.extend_from_slice(line);

@@ -47,12 +47,13 @@ pub(super) fn check_own(dir: &Path, run_file: &str) -> Result<()> {
     }
     let copy = dir.join(RUN_FILE);
     let foreign = |path: PathBuf| Err(Error::NoJournal { path });
-    match fs::read(&copy) {
-        Ok(found) if found != run_file.as_bytes() => foreign(copy),
-        _ if dir.join(PLAN).exists() => match read_plan(&dir.join(PLAN)) {
-            Ok(_) => Ok(()),
-            Err(_) => foreign(dir.join(PLAN)),
-        },
+    if copy.exists() && files::read(&copy)? != run_file.as_bytes() {
+        return foreign(copy);
+    }
+    let plan = dir.join(PLAN);
+    match plan.exists().then(|| read_plan(&plan)) {
+        Some(Err(Error::ResultLine { .. })) => foreign(plan),
+        Some(Err(error)) => Err(error),
         _ => Ok(()),
     }
 }

@@ -1,11 +1,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File, TryLockError},
-    io::ErrorKind,
+    fs::{self, TryLockError},
+    io::{BufReader, ErrorKind},
     path::{Path, PathBuf},
 };
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::{
     folder::{PLAN, RESULTS, read_plan, shards},
@@ -13,7 +13,8 @@ use super::{
     results::{Line, Numbered, read_results, same_run},
 };
 use crate::{
-    Error, Result, files,
+    Error, Result,
+    files::{self, Reader},
     journal::{Accept, set_aside},
     record::Key,
     record_set::{Arrived, RecordSet},
@@ -23,8 +24,10 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Merged {
     /// The file written.
+    #[serde(serialize_with = "as_text")]
     pub file: PathBuf,
     /// The files read.
+    #[serde(serialize_with = "as_texts")]
     pub from: Vec<PathBuf>,
     /// Results written.
     pub records: usize,
@@ -35,6 +38,14 @@ pub struct Merged {
     pub damaged: Vec<String>,
     /// Units of the plan without a result; `None` where no plan stands beside the results.
     pub missing: Option<Vec<Missing>>,
+}
+
+fn as_text<S: Serializer>(path: &Path, to: S) -> std::result::Result<S::Ok, S::Error> {
+    files::name(path).serialize(to)
+}
+
+fn as_texts<S: Serializer>(paths: &[PathBuf], to: S) -> std::result::Result<S::Ok, S::Error> {
+    to.collect_seq(paths.iter().map(files::name))
 }
 
 /// Units of a plan that have no result.
@@ -134,20 +145,18 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
 
 /// The results that are to be replaced, which no run may be writing: it would go on in the file
 /// that is no longer there.
-fn held(path: &Path) -> Result<Option<File>> {
-    let failed = |source| Error::Read { path: path.into(), source };
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-    };
-    match file.try_lock() {
+fn held(path: &Path) -> Result<Option<BufReader<Reader>>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let open = files::open(path)?;
+    match open.get_ref().file().try_lock() {
         Err(TryLockError::WouldBlock) => Err(Error::JournalBusy { path: path.into() }),
         // Some file systems know no locks.
         Err(TryLockError::Error(error)) if error.kind() != ErrorKind::Unsupported => {
-            Err(failed(error))
+            Err(Error::Read { path: path.into(), source: error })
         }
-        _ => Ok(Some(file)),
+        _ => Ok(Some(open)),
     }
 }
 
@@ -185,7 +194,7 @@ fn sources(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         }
         let mut here = shards(path)?;
         let whole = path.join(RESULTS);
-        if whole.is_file() {
+        if whole.exists() {
             here.insert(0, whole);
         }
         if here.is_empty() {
@@ -200,7 +209,7 @@ fn sources(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 fn plan(files: &[PathBuf]) -> Result<Option<Vec<Key>>> {
     let beside: BTreeSet<PathBuf> = files.iter().map(|file| file.with_file_name(PLAN)).collect();
     let (mut keys, mut known, mut any) = (Vec::new(), BTreeSet::new(), false);
-    for path in beside.into_iter().filter(|path| path.is_file()) {
+    for path in beside.into_iter().filter(|path| path.exists()) {
         any = true;
         keys.extend(read_plan(&path)?.into_iter().filter(|key| known.insert(key.clone())));
     }

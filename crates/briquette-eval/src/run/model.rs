@@ -74,7 +74,7 @@ impl ModelSpec {
     pub fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             let whole = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
-            whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned()
+            files::last(&whole)
         })
     }
 

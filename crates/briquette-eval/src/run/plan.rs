@@ -1,6 +1,5 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     path::PathBuf,
 };
 
@@ -13,7 +12,7 @@ use super::{
     twice::twice,
 };
 use crate::{
-    Error, Result, fingerprint,
+    Error, Result, files, fingerprint,
     policy::NamedPolicy,
     record::Key,
     tasks::{Question, Sample, text::Window},
@@ -300,8 +299,7 @@ fn available(
                 let mut fingerprint = fingerprint::of_policy(&policy);
                 let prefix = prefixes.get(label).cloned();
                 if let Some(path) = &prefix {
-                    let failed = |source| Error::Read { path: path.clone(), source };
-                    let bytes = fs::read(path).map_err(failed)?;
+                    let bytes = files::read(path)?;
                     fingerprint = fingerprint::of(&[fingerprint.as_bytes(), &bytes].concat());
                 }
                 let entry = NamedPolicy { label: label.clone(), policy };

@@ -84,11 +84,9 @@ impl PolicySpec {
         if let Some(label) = &self.label {
             return label.clone();
         }
-        let stem =
-            |path: &PathBuf| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let name = match (&self.name, self.file.as_ref().or(self.prefix.as_ref())) {
             (Some(name), _) => name.0.clone(),
-            (None, file) => file.and_then(stem).unwrap_or_default(),
+            (None, file) => file.map(|file| files::stem(file)).unwrap_or_default(),
         };
         self.change.iter().fold(name, |label, change| format!("{label}:{change}"))
     }

@@ -12,8 +12,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    io::{BufRead, BufReader},
+    io::BufRead,
     path::{Path, PathBuf},
 };
 
@@ -27,7 +26,7 @@ use super::{
     shard::Shard,
 };
 use crate::{
-    Error, Result,
+    Error, Result, files,
     journal::{Accept, Journal, RUN, check_command, same},
     record::{Key, Record},
     record_set::{Arrived, RecordSet},
@@ -226,7 +225,7 @@ pub struct Numbered {
 /// for a line that is no result, unless `damaged` lines are accepted.
 pub fn read_results(path: &Path, damaged: bool) -> Result<Read> {
     let failed = |source| Error::Read { path: path.into(), source };
-    let mut file = BufReader::new(fs::File::open(path).map_err(failed)?);
+    let mut file = files::open(path)?;
     let mut bytes = Vec::new();
     file.read_until(b'\n', &mut bytes).map_err(failed)?;
     let settings: Option<Value> =
@@ -258,6 +257,8 @@ pub fn read_results(path: &Path, damaged: bool) -> Result<Read> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -41,8 +41,7 @@ impl Text {
     pub fn from_file(path: impl AsRef<Path>, tokenizer: &Tokenizer) -> Result<Self> {
         let path = path.as_ref();
         let text = files::read_text(path)?;
-        let name = path.file_name().unwrap_or(path.as_os_str());
-        Self::new(&name.to_string_lossy(), &text, tokenizer)
+        Self::new(&files::last(path), &text, tokenizer)
     }
 
     /// The file, or the built-in prose where none is named.

@@ -4,7 +4,7 @@ use briquette_models::Tokenizer;
 
 use super::prompt::Prompt;
 use crate::{
-    Error, Result, fingerprint,
+    Error, Result, files, fingerprint,
     run::{Planned, RunFile, Work},
     tasks::{Question, Sample, Turn},
 };
@@ -48,7 +48,7 @@ impl Questions {
             let reason = "no task asks after the compression: add one with `ask = [\"after\"]`";
             return Err(fail(format!("{reason}, as [[tasks.needle]]")));
         }
-        let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let file = files::last(path);
         Ok(Self { name: format!("{file}: {}", labels.join(", ")), prompts, skipped })
     }
 

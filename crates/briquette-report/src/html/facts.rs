@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use briquette_eval::record::Key;
+use briquette_eval::{files, record::Key};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -213,7 +213,7 @@ fn capped(mut warnings: Vec<String>) -> Vec<String> {
 
 /// The name in the copy of the run file, if there is one.
 fn run_name(dir: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(dir.join("run.toml")).ok()?;
+    let text = files::read_text(&dir.join("run.toml")).ok()?;
     let table: toml::Table = text.parse().ok()?;
     Some(table.get("name")?.as_str()?.to_owned())
 }

@@ -11,8 +11,8 @@
 )]
 
 use std::{
-    fs::{self, File},
-    io::{BufRead, BufReader},
+    fs,
+    io::BufRead,
     path::{Path, PathBuf},
 };
 
@@ -53,7 +53,7 @@ pub(super) fn records(dir: &Path, mut each: impl FnMut(Record) -> Result<()>) ->
         let line_error =
             |line, message| EvalError::ResultLine { path: path.clone(), line, message };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut lines = BufReader::new(File::open(path).map_err(failed)?);
+        let mut lines = files::open(path)?;
         let mut bytes = Vec::new();
         for number in 1.. {
             bytes.clear();
@@ -116,7 +116,7 @@ fn undated(settings: &Value) -> Value {
 /// [`EvalError::Read`], [`EvalError::ResultLine`].
 pub(super) fn plan(dir: &Path) -> Result<Option<Vec<Key>>> {
     let path = dir.join("plan.jsonl");
-    if !path.is_file() {
+    if !path.exists() {
         return Ok(None);
     }
     let text = files::read_text(&path)?;
@@ -132,7 +132,7 @@ pub(super) fn plan(dir: &Path) -> Result<Option<Vec<Key>>> {
 
 fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     let whole = dir.join("results.jsonl");
-    if whole.is_file() {
+    if whole.exists() {
         return Ok(vec![whole]);
     }
     let failed = |source| EvalError::Read { path: dir.into(), source };

@@ -3,16 +3,19 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap},
-    fs, io,
+    io::{self, Read},
     path::Path,
 };
 
 use blake3::Hasher;
 use burn::tensor::{DType, TensorData};
-use safetensors::{Dtype, SafeTensors, View, tensor::serialize_to_file};
-use tempfile::Builder;
+use safetensors::{
+    Dtype, SafeTensors, View,
+    tensor::{Metadata, serialize_to_file},
+};
 
 use super::PrefixError;
+use crate::files;
 
 /// The version of the format: of the names in the metadata, of the header, and of the tensors of
 /// each store.
@@ -25,8 +28,10 @@ const CHECKSUM: &str = "blake3";
 
 type Tensors = BTreeMap<String, TensorData>;
 
-/// Writes a file: beside it first, to the disk, then in its place. Who reads it finds the old one
-/// or the new one.
+/// Longest header that safetensors reads.
+const LONGEST_HEADER: u64 = 100_000_000;
+
+/// Writes a file whole, or not at all.
 pub(super) fn write(path: &Path, header: String, tensors: &Tensors) -> Result<(), PrefixError> {
     let failed = |reason: String| PrefixError::Write { path: path.into(), reason };
     let views = tensors
@@ -40,26 +45,32 @@ pub(super) fn write(path: &Path, header: String, tensors: &Tensors) -> Result<()
         (CHECKSUM.to_owned(), checksum),
         (HEADER.to_owned(), header),
     ]);
-    let fill = |file: &Path| {
-        let written = serialize_to_file(views, Some(metadata), file);
+    files::replace(path, |file| {
+        let written = serialize_to_file(views, Some(metadata), file.path());
         written.map_err(|error| io::Error::other(error.to_string()))
-    };
-    replace(path, fill).map_err(|error| failed(error.to_string()))
+    })
+    .map_err(|error| failed(error.to_string()))
 }
 
 /// Reads a file and holds it to its checksum.
 pub(super) fn read(path: &Path) -> Result<(String, Tensors), PrefixError> {
     let fail = |reason: String| PrefixError::Container { path: path.into(), reason };
-    let bytes = fs::read(path)
-        .map_err(|error| PrefixError::Read { path: path.into(), reason: error.to_string() })?;
-    let (_, metadata) =
-        SafeTensors::read_metadata(&bytes).map_err(|error| fail(error.to_string()))?;
+    let failed = |source| PrefixError::Read { path: path.into(), source };
+    let mut file = files::open(path).map_err(failed)?;
+    // A file of another kind is told by its header, however long it is.
+    let mut bytes = Vec::new();
+    file.by_ref().take(8).read_to_end(&mut bytes).map_err(failed)?;
+    let header = bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
+    file.by_ref().take(header.min(LONGEST_HEADER)).read_to_end(&mut bytes).map_err(failed)?;
+    let metadata: Metadata = serde_json::from_slice(bytes.get(8..).unwrap_or_default())
+        .map_err(|error| fail(error.to_string()))?;
     let not = || PrefixError::NotAPrefix { path: path.into() };
     let mut metadata = metadata.metadata().clone().ok_or_else(not)?;
     let version = metadata.remove(FORMAT).ok_or_else(not)?;
     if version != VERSION.to_string() {
         return Err(PrefixError::Version { path: path.into(), found: version, expected: VERSION });
     }
+    file.rest(&mut bytes).map_err(failed)?;
     let all = SafeTensors::deserialize(&bytes).map_err(|error| fail(error.to_string()))?;
     let altered = || PrefixError::Altered { path: path.into() };
     let header = metadata.remove(HEADER).ok_or_else(altered)?;
@@ -95,26 +106,6 @@ fn checksum<'a, V: View + 'a>(
         add(&view.data());
     }
     hasher.finalize().to_hex().to_string()
-}
-
-fn replace(path: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-    // A link stays a link.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    let mut builder = Builder::new();
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    let file = builder.prefix(".briquette-").tempfile_in(folder)?;
-    fill(file.path())?;
-    file.as_file().sync_all()?;
-    file.persist(&path)?;
-    // The name lives in the folder, which not every system can sync.
-    let _ = fs::File::open(folder).and_then(|folder| folder.sync_all());
-    Ok(())
 }
 
 /// A tensor as safetensors sees it.

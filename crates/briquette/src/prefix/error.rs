@@ -7,12 +7,12 @@ use crate::shape::CacheShape;
 #[non_exhaustive]
 pub enum PrefixError {
     /// The file cannot be read.
-    #[error("cannot read the prefix {}: {reason}", path.display())]
+    #[error("cannot read the prefix {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// The error of the system.
-        reason: String,
+        source: std::io::Error,
     },
     /// The file cannot be written. What was there before is still there.
     #[error("cannot write the prefix {}: {reason}", path.display())]

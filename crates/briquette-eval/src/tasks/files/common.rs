@@ -13,16 +13,12 @@ pub(super) fn resolved(path: &mut PathBuf, base: &Path) {
     *path = files::joined(base, path);
 }
 
-/// The name of a file without its ending.
-pub(super) fn stem(file: &Path) -> String {
-    file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
 /// The name of the data set that a file holds: its own if `known`, else that of its folder if that
 /// is known.
 pub(super) fn named_by(file: &Path, known: impl Fn(&str) -> bool) -> String {
-    let folder = file.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
-    if !known(&stem(file)) && known(&folder) { folder.into_owned() } else { stem(file) }
+    let folder = files::name(file.parent().and_then(Path::file_name).unwrap_or_default());
+    let own = files::stem(file);
+    if !known(&own) && known(&folder) { folder } else { own }
 }
 
 /// The metric of a benchmark, which must be one of its own.

@@ -11,10 +11,10 @@ use super::{
     prompt::{Ask, Case, Cut, check_length},
     published::{fill, protocol, published},
     read::Checked,
-    resolved, stem,
+    resolved,
 };
 use crate::{
-    Result,
+    Result, files,
     tasks::{Question, Sample, Samples, Task, TaskSpec},
 };
 
@@ -73,7 +73,7 @@ impl LongBench {
         {
             return Err(format!("of the data set `{found}`, not `{asked}`"));
         }
-        let name = self.dataset.clone().or(line.dataset).unwrap_or_else(|| stem(&self.file));
+        let name = self.dataset.clone().or(line.dataset).unwrap_or_else(|| files::stem(&self.file));
         let protocol = protocol(NAME, &published().long_bench, plain(&name))
             .map_err(|error| error.to_string())?;
         if line.answers.is_empty() {
@@ -101,7 +101,7 @@ fn plain(dataset: &str) -> &str {
 
 impl TaskSpec for LongBench {
     fn label(&self) -> String {
-        let name = || self.dataset.clone().unwrap_or_else(|| stem(&self.file));
+        let name = || self.dataset.clone().unwrap_or_else(|| files::stem(&self.file));
         self.label.clone().unwrap_or_else(|| format!("longbench-{}", name()))
     }
 

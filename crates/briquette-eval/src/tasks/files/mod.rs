@@ -41,7 +41,7 @@ pub use zero_scrolls::ZeroScrolls;
 pub(crate) use fields::records;
 pub(in crate::tasks) use published::fill;
 
-use common::{before, checked, named_by, resolved, stem};
+use common::{before, checked, named_by, resolved};
 
 use crate::tasks::{
     Labelled,

@@ -14,10 +14,10 @@ use super::{
     fields::{self, Fields, names},
     prompt::{Ask, Case, Cut, check_length},
     read::Checked,
-    resolved, stem,
+    resolved,
 };
 use crate::{
-    Error, Result,
+    Error, Result, files,
     metrics::Metric,
     tasks::{Question, Sample, Samples, Task, TaskSpec},
 };
@@ -133,7 +133,7 @@ impl Questions {
 
 impl TaskSpec for Questions {
     fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| stem(&self.file))
+        self.label.clone().unwrap_or_else(|| files::stem(&self.file))
     }
 
     fn ask(&self) -> &[Question] {

@@ -15,7 +15,6 @@
 use std::{
     cell::Cell,
     fmt,
-    fs::File,
     io::{self, BufRead, BufReader, Read},
     marker::PhantomData,
     path::Path,
@@ -73,10 +72,8 @@ pub(super) fn records_under_data<T: DeserializeOwned>(
     array(path, open(path)?, each)
 }
 
-fn open(path: &Path) -> Result<BufReader<File>> {
-    let opened = files::regular(path).and_then(|_| File::open(path));
-    let opened = opened.map_err(|source| read_error(path, source))?;
-    let mut reader = BufReader::new(opened);
+fn open(path: &Path) -> Result<BufReader<files::Reader>> {
+    let mut reader = files::open(path)?;
     let start = reader.fill_buf().map_err(|source| read_error(path, source))?;
     if start.starts_with("\u{feff}".as_bytes()) {
         reader.consume('\u{feff}'.len_utf8());

@@ -232,10 +232,7 @@ pub(super) fn suffix(form: &NeedleForm, key: Kind, value: Kind, source: &Source)
     match form {
         NeedleForm::Short => {}
         NeedleForm::Ruler => suffix += "-ruler",
-        NeedleForm::File(path) => {
-            let stem = path.file_stem().unwrap_or_default();
-            suffix += &format!("-{}", stem.to_string_lossy());
-        }
+        NeedleForm::File(path) => suffix += &format!("-{}", files::stem(path)),
     }
     if key != Kind::Words {
         suffix += &format!("-{}-keys", key.noun());

@@ -38,7 +38,7 @@ impl From<Source> for String {
             Source::BuiltIn => "built-in".into(),
             Source::Noise => "noise".into(),
             Source::Needles => "needles".into(),
-            Source::Folder(dir) => dir.to_string_lossy().into_owned(),
+            Source::Folder(dir) => files::name(dir),
         }
     }
 }
@@ -56,9 +56,7 @@ impl Source {
             Self::BuiltIn => None,
             Self::Noise => Some("noise".into()),
             Self::Needles => Some("needles".into()),
-            Self::Folder(dir) => {
-                Some(dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned())
-            }
+            Self::Folder(dir) => Some(files::last(dir)),
         }
     }
 

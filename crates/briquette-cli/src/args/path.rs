@@ -1,0 +1,15 @@
+use std::path::{self, Path};
+
+use anyhow::{Context, Result};
+
+use crate::error::Error;
+
+/// The path from the root on, as a run file has it.
+///
+/// # Errors
+/// [`Error::PathNotText`].
+pub(crate) fn absolute(path: &Path) -> Result<String> {
+    let whole = path::absolute(path).with_context(|| format!("cannot find {}", path.display()))?;
+    let text = whole.into_os_string().into_string();
+    Ok(text.map_err(|path| Error::PathNotText { path: path.into() })?)
+}
