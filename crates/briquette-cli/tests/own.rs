@@ -286,6 +286,64 @@ fn predictions_made_elsewhere_are_scored_by_name() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_path_that_is_not_utf8_is_named_or_refused() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+    let dir = tempfile::tempdir().unwrap();
+    let odd = |bytes: &[u8]| dir.path().join(OsStr::from_bytes(bytes));
+    std::os::unix::fs::symlink(fs::canonicalize(MODEL).unwrap(), odd(b"m\xff")).unwrap();
+    let prose = "It was a bright cold day in April. ".repeat(40);
+    fs::write(odd(b"t\xff.txt"), &prose).unwrap();
+    fs::create_dir(odd(b"h\xff")).unwrap();
+    fs::write(odd(b"h\xff").join("a.txt"), &prose).unwrap();
+    fs::copy(Path::new(MODEL).join("profile.json"), odd(b"p\xff.json")).unwrap();
+    let run = |line: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_briquette"));
+        let word = |word: &str| match word.split_once('%') {
+            Some((before, after)) => odd(&[before.as_bytes(), b"\xff", after.as_bytes()].concat()),
+            None => PathBuf::from(word),
+        };
+        command.current_dir(dir.path()).args(line.split(' ').map(word)).output().unwrap()
+    };
+    let small = "--policies tova --budgets 48 --samples 1";
+    for line in [
+        format!("needle --model m% {small}"),
+        format!("needle --profile p%.json {small}"),
+        format!("needle --haystack h% {small}"),
+        format!("perplexity --model m% {small}"),
+        format!("perplexity --text t%.txt {small}"),
+        format!("fidelity --text t%.txt {small}"),
+        format!("compare --model m% {small} --out o"),
+        format!("compare --text t%.txt {small} --out o"),
+    ] {
+        let output = run(&line);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+        assert!(said.contains("\\xFF") && said.contains("is not UTF-8"), "{line}: {said}");
+        assert!(!said.contains("panicked"), "{line}: {said}");
+    }
+    // Where no run file is between, such a path is as good as any other.
+    let text = "--text t%.txt --target-ratio 0.9 --length 96 --tokens 2 --windows 2";
+    for line in [
+        "generate --model m% --file t%.txt --max-new-tokens 1 --json g%.json".to_owned(),
+        "compress --model m% --file t%.txt --budget 48 --out x%.prefix --json c%.json".into(),
+        format!("tune --model m% {text} --policies tova --out f%.toml --json t%.json"),
+        "policies --json l%.json".into(),
+        "needle --lengths 128 --depths 50 --policies tova --budgets 48 --samples 1 --out o% --json n%.json"
+            .into(),
+        "report o%".into(),
+        "merge o% --json m%.json".into(),
+    ] {
+        let output = run(&line);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {said}");
+    }
+    let merged: Value = serde_json::from_slice(&fs::read(odd(b"m\xff.json")).unwrap()).unwrap();
+    assert!(merged["file"].as_str().unwrap().ends_with("o\\xff/results.jsonl"), "{merged}");
+}
+
 /// A run, a page and a merge let the same result of a unit count.
 #[test]
 fn results_that_are_there_twice_are_one_everywhere() {

@@ -10,6 +10,7 @@ use std::{
 
 use briquette::files;
 pub use briquette::files::{LONGEST, Reader, regular};
+use serde::Serializer;
 
 use crate::{Error, Result};
 
@@ -141,6 +142,14 @@ pub fn name(name: impl AsRef<OsStr>) -> String {
         [chunk.valid(), &chunk.invalid().escape_ascii().to_string()].concat()
     };
     name.as_ref().as_encoded_bytes().utf8_chunks().map(shown).collect()
+}
+
+/// Writes a path into results, as [`name`] shows it.
+///
+/// # Errors
+/// Those of the form it is written in.
+pub(crate) fn as_text<S: Serializer>(path: &Path, to: S) -> std::result::Result<S::Ok, S::Error> {
+    to.serialize_str(&name(path))
 }
 
 /// The name of a file without its ending, as [`name`] shows it.

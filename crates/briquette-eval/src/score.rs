@@ -7,7 +7,7 @@ use std::{
 
 use serde::Serialize;
 
-use crate::{Error, Result, metrics::Metric, stats::Estimate, tasks::files};
+use crate::{Error, Result, files::as_text, metrics::Metric, stats::Estimate, tasks::files};
 
 /// Fields of the predictions to score, and the metrics to score them by.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -31,6 +31,7 @@ pub struct Scoring {
 #[serde(rename_all = "kebab-case")]
 pub struct Scores {
     /// The file.
+    #[serde(serialize_with = "as_text")]
     pub file: PathBuf,
     /// The mean over records of each metric, with its 95 % interval.
     pub metrics: BTreeMap<&'static str, Estimate>,

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    files::{self, Reader},
+    files::{self, Reader, as_text},
     journal::{Accept, set_aside},
     record::Key,
     record_set::{Arrived, RecordSet},
@@ -38,10 +38,6 @@ pub struct Merged {
     pub damaged: Vec<String>,
     /// Units of the plan without a result; `None` where no plan stands beside the results.
     pub missing: Option<Vec<Missing>>,
-}
-
-fn as_text<S: Serializer>(path: &Path, to: S) -> std::result::Result<S::Ok, S::Error> {
-    files::name(path).serialize(to)
 }
 
 fn as_texts<S: Serializer>(paths: &[PathBuf], to: S) -> std::result::Result<S::Ok, S::Error> {

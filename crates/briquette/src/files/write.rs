@@ -51,10 +51,9 @@ pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy()));
     let ending = ending.unwrap_or_default();
     builder.prefix(".briquette-").suffix(&ending).tempfile_in(folder(path)).map_err(|error| {
-        match error.get_ref().and_then(|named| named.source()) {
-            Some(cause) => io::Error::new(error.kind(), cause.to_string()),
-            None => error,
-        }
+        let text = error.to_string();
+        let (cause, _) = text.split_once(" at path ").unwrap_or((&text, ""));
+        io::Error::new(error.kind(), cause)
     })
 }
 
