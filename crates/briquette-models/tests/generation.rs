@@ -308,9 +308,17 @@ fn an_interrupt_stops_between_chunks_and_tokens_and_leaves_the_cache() {
     assert_eq!((heard, stopped.tokens_seen()), (3, vec![ids.len() + 2]));
     let error = prefill(&model, &[&ids], &mut cache(&model), Some(5)).unwrap_err();
     assert!(matches!(error, Error::Interrupted), "{error}");
+    // A prompt of which nothing has arrived is none.
+    let mut untouched = stopped.fork();
+    let error = prefill(&model, &[&ids], &mut untouched, None).unwrap_err();
+    assert!(matches!(error, Error::Interrupted), "{error}");
+    assert_eq!(untouched.tokens_seen(), stopped.tokens_seen());
 
     // It goes on where it was.
     interrupt.clear();
+    let other = prompt(4, 9);
+    prefill(&model, &[&other], &mut untouched, None).unwrap();
+    assert_eq!(untouched.tokens_seen(), [stopped.tokens_seen()[0] + other.len()]);
     let mut whole = cache(&model);
     let (expected, _) = generate(&model, &ids, &mut whole, &options(4), |_| {}).unwrap();
     let next = model.forward_last(row(&expected.tokens[2..3]), &mut stopped).unwrap();

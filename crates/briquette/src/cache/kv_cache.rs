@@ -105,12 +105,13 @@ impl KvCache {
 
     /// Declares a prompt that will arrive in one or more calls of [`attend`](Self::attend) a layer:
     /// needed if it comes in chunks, is padded, or is a single token behind others. A prompt that
-    /// is compressed at its end is compressed when its last column has arrived.
+    /// is compressed at its end is compressed when its last column has arrived. It replaces a
+    /// prompt of which nothing has arrived.
     ///
     /// # Errors
     /// [`Error::EmptyPrompt`], [`Error::InvalidParameter`] beyond 2³¹ columns,
-    /// [`Error::PaddingRows`], or [`Error::PromptUnfinished`] if the prompt before has not arrived
-    /// whole.
+    /// [`Error::PaddingRows`], or [`Error::PromptUnfinished`] if the prompt before has arrived in
+    /// part.
     pub fn begin_prompt(&mut self, prompt: Prompt) -> Result<()> {
         prompt.check()?;
         if let Some(batch) = self.batch {

@@ -79,9 +79,10 @@ impl Progress {
         self.decoded
     }
 
-    /// The prompt that has not arrived whole, as (arrived, declared).
+    /// The prompt that has arrived in part, as (arrived, declared).
     pub(crate) fn unfinished(&self) -> Option<(usize, usize)> {
-        self.prompt.as_ref().map(|(prompt, arrived)| (*arrived, prompt.columns))
+        let prompt = self.prompt.as_ref().filter(|(_, arrived)| *arrived > 0);
+        prompt.map(|(prompt, arrived)| (*arrived, prompt.columns))
     }
 
     pub(crate) fn begin(&mut self, prompt: Prompt) {

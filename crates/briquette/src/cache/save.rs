@@ -72,6 +72,12 @@ impl KvCache {
         Prefix::write(path.as_ref(), header, parts)
     }
 
+    /// Sets the identity of the model as [`CacheConfig::with_model`] does, of a cache that was made
+    /// without: it may take a while to compute, and only files need it.
+    pub fn name_model(&mut self, model: impl Into<String>) {
+        self.config.model = Some(model.into());
+    }
+
     /// The cache that was [saved](Self::save), on any device. Shape, policy, configuration and the
     /// [name of the model](CacheConfig::with_model) must be those it was saved with.
     ///
