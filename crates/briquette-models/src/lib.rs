@@ -66,5 +66,6 @@ pub use nn::linear::Linear;
 pub use quantize::WeightBits;
 pub use text::chat::{ChatMessage, ChatTemplate};
 pub use text::conversation::{Conversation, ConversationTurn};
+pub use text::conversation_state::ConversationState;
 pub use text::instruction::Instruction;
 pub use text::tokenizer::{StreamDecoder, Tokenizer};

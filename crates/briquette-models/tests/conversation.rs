@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use briquette::{Budget, Policy};
 use briquette_models::{
-    ChatMessage, ChatTemplate, Conversation, Error, GenerateOptions, Model, TokenStream, Tokenizer,
-    generate,
+    ChatMessage, ChatTemplate, Conversation, ConversationState, Error, GenerateOptions, Model,
+    TokenStream, Tokenizer, generate,
 };
 use burn::tensor::DType;
 
@@ -89,6 +89,86 @@ fn a_template_that_rewrites_earlier_turns_begins_anew() {
     let turn = conversation.say("three").unwrap();
     assert!(turn.from_start);
     assert_eq!(tokenizer.decode(&turn.tokens).unwrap(), "3:three");
+}
+
+#[test]
+fn a_template_that_rewrites_the_last_answer_repeats_what_stands_before_it() {
+    let tokenizer = Tokenizer::load(ember()).unwrap();
+    // The answer begins behind `A:`, and later stands behind `assistant:`; thoughts are left out.
+    let template = template(
+        "{% for m in messages %}{{ m.role }}: {{ m.content.split('|')[-1] }}\n{% endfor %}\
+         {% if add_generation_prompt %}A:{% endif %}",
+    );
+    let mut conversation = Conversation::new(&template, &tokenizer, Vec::new());
+    let first = conversation.say("Who is there?").unwrap();
+    assert_eq!((first.from_start, first.repeated, first.lasting), (true, 0, 0));
+    let mut lasting: Vec<u32> = Vec::new();
+    for (turn, answer) in
+        ["hm|Nobody.", "Still nobody.", "one|two|Not a soul.", ""].iter().enumerate()
+    {
+        conversation.answered(*answer, None);
+        let said = conversation.say(format!("Question {turn}?")).unwrap();
+        assert!(said.from_start);
+        // What a cache behind the lasting tokens has seen, and with the others the whole text.
+        assert_eq!(said.tokens[..said.repeated], lasting);
+        let whole = template.render(conversation.messages(), true).unwrap();
+        assert_eq!(tokenizer.decode(&said.tokens).unwrap(), whole);
+        let asked = template.render(conversation.messages(), false).unwrap();
+        assert_eq!(tokenizer.decode(&said.tokens[..said.lasting]).unwrap(), asked);
+        lasting = said.tokens[..said.lasting].to_vec();
+    }
+    let before = lasting.len();
+    conversation.answered("Nobody.", None);
+    let last = conversation.say("Really?").unwrap();
+    assert_eq!(last.repeated, before);
+    let rest = tokenizer.decode(&last.tokens[before..]).unwrap();
+    assert_eq!(rest, "assistant: Nobody.\nuser: Really?\nA:");
+    // Behind a cache that was reset the whole conversation comes, and nothing is repeated.
+    conversation.answered("Yes.", None);
+    conversation.begin_again();
+    let again = conversation.say("Well.").unwrap();
+    assert_eq!((again.from_start, again.repeated, again.lasting), (true, 0, 0));
+}
+
+#[test]
+fn a_conversation_goes_on_from_its_state() {
+    let tokenizer = Tokenizer::load(ember()).unwrap();
+    let template = template(CHAT);
+    let system = vec![ChatMessage::new("system", "Be brief.")];
+    let mut conversation = Conversation::new(&template, &tokenizer, system.clone());
+    conversation.say("Who is there?").unwrap();
+    conversation.answered("Nobody at all.", Some(7));
+    let json = serde_json::to_string(conversation.state()).unwrap();
+    let state: ConversationState = serde_json::from_str(&json).unwrap();
+    assert_eq!(&state, conversation.state());
+    let mut resumed = Conversation::resume(&template, &tokenizer, state);
+    let turn = resumed.say("And now?").unwrap();
+    assert!(!turn.from_start);
+    assert_eq!(turn, conversation.say("And now?").unwrap());
+    assert_eq!(resumed.messages(), conversation.messages());
+
+    // A message that goes on: with its rest the text is that of the whole message.
+    let begun = [system, vec![ChatMessage::new("user", "A long text.\n")]].concat();
+    let (given, tail) = template.render_unfinished(&begun).unwrap();
+    let state = ConversationState::unfinished(begun, given.clone());
+    assert!(state.is_unfinished());
+    let mut resumed = Conversation::resume(&template, &tokenizer, state);
+    let turn = resumed.say("What is it?").unwrap();
+    assert!(!turn.from_start);
+    assert_eq!(tokenizer.decode(&turn.tokens).unwrap(), format!("What is it?{tail}"));
+    assert_eq!(resumed.messages()[1].content, "A long text.\nWhat is it?");
+    resumed.answered("A text.", None);
+    let turn = resumed.say("Is it long?").unwrap();
+    assert!(!turn.from_start);
+    assert_eq!(resumed.messages().len(), 4);
+    // Read again from its start it is one message all the same.
+    let begun = resumed.messages()[..2].to_vec();
+    let mut again =
+        Conversation::resume(&template, &tokenizer, ConversationState::unfinished(begun, given));
+    again.begin_again();
+    let turn = again.say(" Tell me.").unwrap();
+    assert!(turn.from_start);
+    assert_eq!(again.messages()[1].content, "A long text.\nWhat is it? Tell me.");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// A message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatMessage {
     /// The speaker, usually `system`, `user` or `assistant`.
     pub role: String,

@@ -2,6 +2,7 @@
 
 pub(crate) mod chat;
 pub(crate) mod conversation;
+pub(crate) mod conversation_state;
 pub(crate) mod instruction;
 pub(crate) mod template_limits;
 pub(crate) mod tokenizer;
