@@ -245,6 +245,21 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A prefix that no conversation can go on behind: of a plain text, or written before prefixes
+    /// held their conversation.
+    #[error(
+        "the prefix {path} holds no conversation to go on with: make one with `briquette compress --chat`, or in `briquette chat` with `/save FILE`"
+    )]
+    NoConversation {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A conversation that a plain text is to go on behind.
+    #[error("{path} holds a conversation, which `briquette chat --resume FILE` goes on with")]
+    WholeConversation {
+        /// The file.
+        path: PathBuf,
+    },
     /// A model that answers too few prompts for a profile to mean anything.
     #[error(
         "the model answers {right} of {prompts} prompts right, so its heads say little of retrieval: at least {least} \

@@ -1,15 +1,34 @@
-//! Prefixes of a model: a prompt compressed once, kept in a file, and questioned many times.
+//! Prefixes of a model: a prompt compressed once, kept in a file, and questioned many times; and
+//! conversations, kept to go on with.
 
 use std::path::Path;
 
-use briquette::{KvCache, Policy, Prefix};
-use briquette_models::{Model, Tokenizer};
+use briquette::{KvCache, Policy, Prefix, prefix::PrefixError};
+use briquette_models::{ConversationState, Model, Tokenizer};
 
 use crate::Result;
 
-/// Name in the metadata of a chat prefix, of the text that the template writes behind the user's
-/// message, whose beginning the prefix holds.
+/// Name in the metadata of what the template writes behind a user's message, whose beginning the
+/// prefix holds.
 const CHAT_TAIL: &str = "chat-tail";
+/// Name in the metadata of a conversation, as JSON.
+const CONVERSATION: &str = "conversation";
+
+/// Text that a prefix holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Plain text.
+    Text,
+    /// The beginning of a user's message.
+    Message {
+        /// Text that the chat template writes behind the message, up to where an answer begins.
+        tail: String,
+        /// The conversation that ends with the message; older files do not have it.
+        conversation: Option<ConversationState>,
+    },
+    /// A conversation.
+    Conversation(ConversationState),
+}
 
 /// An empty cache for a model with this [fingerprint](crate::fingerprint::of_model): what it saves
 /// is taken up for this model only.
@@ -21,24 +40,47 @@ pub fn cache(model: &Model, fingerprint: &str, policy: Policy) -> Result<KvCache
     Ok(KvCache::with_config(model.cache_shape(), policy, config, &model.device())?)
 }
 
-/// Writes a cache to a file. With a [tail](chat_tail) it is a chat prefix.
+/// Writes a cache to a file, with what it holds.
 ///
 /// # Errors
 /// [`Error::Cache`](crate::Error::Cache) for a cache that has seen nothing, or a file that cannot
 /// be written.
-pub fn save(cache: &KvCache, path: &Path, chat_tail: Option<String>) -> Result<()> {
-    let metadata = chat_tail.map(|tail| (CHAT_TAIL.to_owned(), tail));
-    Ok(cache.save_with_metadata(path, metadata.into_iter().collect())?)
+pub fn save(cache: &KvCache, path: &Path, content: &Content) -> Result<()> {
+    let (tail, conversation) = match content {
+        Content::Text => (None, None),
+        Content::Message { tail, conversation } => (Some(tail), conversation.as_ref()),
+        Content::Conversation(conversation) => (None, Some(conversation)),
+    };
+    let conversation = conversation.map(serde_json::to_string).transpose();
+    let conversation = conversation.map_err(|error| misfit(&error))?;
+    let tail = tail.map(|tail| (CHAT_TAIL.to_owned(), tail.clone()));
+    let conversation = conversation.map(|json| (CONVERSATION.to_owned(), json));
+    Ok(cache.save_with_metadata(path, tail.into_iter().chain(conversation).collect())?)
 }
 
-/// Text that ends the user's message which a chat prefix begins, and leads to the answer; `None`
-/// for a prefix of a plain text.
-pub fn chat_tail(prefix: &Prefix) -> Option<&str> {
-    prefix.metadata().get(CHAT_TAIL).map(String::as_str)
+/// Text that a prefix holds, and its place in a conversation.
+///
+/// # Errors
+/// [`Error::Cache`](crate::Error::Cache) for a conversation that cannot be read.
+pub fn content(prefix: &Prefix) -> Result<Content> {
+    let conversation = prefix.metadata().get(CONVERSATION);
+    let conversation = conversation.map(|json| serde_json::from_str(json)).transpose();
+    let conversation = conversation.map_err(|error| misfit(&error))?;
+    Ok(match (prefix.metadata().get(CHAT_TAIL), conversation) {
+        (Some(tail), conversation) => Content::Message { tail: tail.clone(), conversation },
+        (None, Some(conversation)) => Content::Conversation(conversation),
+        (None, None) => Content::Text,
+    })
+}
+
+fn misfit(error: &serde_json::Error) -> briquette::Error {
+    let (part, reason) = ("the conversation".to_owned(), error.to_string());
+    PrefixError::Contents { part, reason }.into()
 }
 
 /// The cache of a prefix, under the policy it was made with. A prompt goes on [behind
-/// it](following), and behind a chat prefix the rest of the message with its [tail](chat_tail).
+/// it](following), and behind the beginning of a [message](Content::Message) its rest with the
+/// tail.
 ///
 /// # Errors
 /// [`Error::Cache`](crate::Error::Cache) for a prefix that is of another model, or does not fit

@@ -2,8 +2,11 @@ use std::{fs, path::PathBuf, time::Instant};
 
 use anyhow::{Context, Result};
 use briquette::{Budget, Prefix};
-use briquette_eval::{policy, prefix};
-use briquette_models::{Error as ModelError, Instruction, prefill, reconstruct};
+use briquette_eval::{
+    policy,
+    prefix::{self, Content},
+};
+use briquette_models::{ConversationState, Error as ModelError, Instruction, prefill, reconstruct};
 use clap::ArgGroup;
 use serde::Serialize;
 
@@ -34,7 +37,7 @@ pub(crate) struct Args {
     profile: ProfileArgs,
     /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy
     /// file (.toml, .json)
-    #[arg(long, value_name = "NAME|FILE", default_value = defaults::POLICY)]
+    #[arg(long, value_name = "NAME|FILE", default_value = defaults::LATER)]
     policy: String,
     /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
     /// [default: 256, or that of the policy file]
@@ -88,13 +91,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let profiles = args.profile.of(&loaded)?;
     entry.policy = profiles.attached(entry.policy)?;
     let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
-    let (prompt, chat_tail) = match args.chat {
+    let (prompt, content) = match args.chat {
         true => {
             let template = args.template.of(&dir)?;
-            let (text, tail) = template.render_unfinished(&args.template.conversation(text))?;
-            (tokenizer.encode(&text, false)?, Some(tail))
+            let messages = args.template.conversation(text);
+            let (text, tail) = template.render_unfinished(&messages)?;
+            let prompt = tokenizer.encode(&text, false)?;
+            let conversation = Some(ConversationState::unfinished(messages, text));
+            (prompt, Content::Message { tail, conversation })
         }
-        false => (tokenizer.encode(&text, true)?, None),
+        false => (tokenizer.encode(&text, true)?, Content::Text),
     };
     let instruction = Instruction::new(&tokenizer)?;
     let fingerprint = profiles.weights()?;
@@ -114,7 +120,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         return Err(ModelError::Interrupted.into());
     }
     let start = Instant::now();
-    prefix::save(&cache, &args.out, chat_tail)?;
+    prefix::save(&cache, &args.out, &content)?;
     let save_seconds = start.elapsed().as_secs_f64();
     // Read back, so that what is kept is known to be whole.
     let start = Instant::now();

@@ -5,7 +5,7 @@ use briquette::{Budget, Prefix};
 use briquette_eval::{
     Error,
     policy::{self, NamedPolicy},
-    prefix,
+    prefix::{self, Content},
     record::CacheBytes,
 };
 use briquette_models::{Error as ModelError, Instruction, Timing, generate_until};
@@ -120,9 +120,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let mut cache = match &args.prefix {
         Some(path) => {
             let prefix = Prefix::read(path)?;
-            chat_tail = prefix::chat_tail(&prefix).map(str::to_owned);
-            if args.chat && chat_tail.is_none() {
-                return Err(Error::PlainPrefix { path: path.clone() }.into());
+            let path = path.clone();
+            match prefix::content(&prefix)? {
+                Content::Text if args.chat => return Err(Error::PlainPrefix { path }.into()),
+                Content::Text => {}
+                Content::Message { tail, .. } => chat_tail = Some(tail),
+                Content::Conversation(_) => return Err(Error::WholeConversation { path }.into()),
             }
             let cache = prefix::open(prefix, &model, profiles.weights()?)?;
             entry = NamedPolicy {

@@ -104,11 +104,17 @@ impl PolicySpec {
             (Some(name), None, None) => Policy::named(&name.0, budget.unwrap_or(AMPLE))?,
             (None, None, Some(path)) if self.change.is_empty() && self.budgets.is_empty() => {
                 let prefix = Prefix::read(path)?;
-                if prefix::chat_tail(&prefix).is_some() {
-                    return Err(fail(
-                        "its prefix is the beginning of a user's message, which `generate --prefix` goes on with; a run \
-                         starts from one that was compressed without --chat",
-                    ));
+                match prefix::content(&prefix)? {
+                    prefix::Content::Text => {}
+                    prefix::Content::Message { .. } => {
+                        return Err(fail(
+                            "its prefix is the beginning of a user's message, which `generate --prefix` goes on with; a run \
+                             starts from one that was compressed without --chat",
+                        ));
+                    }
+                    prefix::Content::Conversation(_) => {
+                        return Err(Error::WholeConversation { path: path.clone() });
+                    }
                 }
                 return Ok(prefix.policy()?);
             }
