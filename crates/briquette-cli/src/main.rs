@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod error;
 mod measure;
+mod talk;
 mod terminal;
 
 use std::process::ExitCode;

@@ -1,18 +1,29 @@
 //! `briquette chat` through pipes and on a terminal, on the embedded model.
 
+mod common;
+
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    process::{Child, Command, Stdio},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
     sync::mpsc,
     thread,
     time::Duration,
 };
 
+use briquette::Prefix;
+use common::{refused, stdout, text};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// The embedded model has no chat template: this one gives it what is said.
 const TEMPLATE: &str = "{% for message in messages %}{{ message.content }},{% endfor %}";
+/// Nothing but what is said.
+const BARE: &str = "{% for message in messages %}{{ message.content }}{% endfor %}";
+/// A template that writes something else before an answer than what the answer began behind.
+const REWRITING: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
+    {% if add_generation_prompt %}A:{% endif %}";
 
 struct Chat {
     child: Child,
@@ -20,23 +31,57 @@ struct Chat {
 }
 
 fn chat(args: &[&str]) -> Chat {
+    chat_by(TEMPLATE, args)
+}
+
+fn chat_by(written: &str, args: &[&str]) -> Chat {
     let dir = tempfile::tempdir().unwrap();
     let template = dir.path().join("template.jinja");
-    fs::write(&template, TEMPLATE).unwrap();
+    fs::write(&template, written).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
     command.args(["chat", "--device", "flex", "--template", template.to_str().unwrap()]).args(args);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Chat { child: command.spawn().unwrap(), _dir: dir }
 }
 
+/// A test that fails leaves no chat behind.
+impl Drop for Chat {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 impl Chat {
     /// Stdout and stderr, when it has read these lines to their end.
-    fn say(mut self, lines: &str) -> (String, String) {
-        self.child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-        let output = self.child.wait_with_output().unwrap();
+    fn say(self, lines: &str) -> (String, String) {
+        let output = self.hear(lines);
         assert!(output.status.success(), "{output:?}");
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
     }
+
+    fn hear(mut self, lines: &str) -> Output {
+        // Both ends are read at once, so that none of them is waited for.
+        let mut stderr = self.child.stderr.take().unwrap();
+        let heard = thread::spawn(move || {
+            let mut bytes = Vec::new();
+            stderr.read_to_end(&mut bytes).map(|_| bytes).unwrap()
+        });
+        self.child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        let mut stdout = Vec::new();
+        self.child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+        let status = self.child.wait().unwrap();
+        Output { status, stdout, stderr: heard.join().unwrap() }
+    }
+}
+
+/// The messages of a conversation that was kept, each with its role.
+fn messages(file: &Path) -> Vec<(String, String)> {
+    let prefix = Prefix::read(file).unwrap();
+    let conversation: Value = serde_json::from_str(&prefix.metadata()["conversation"]).unwrap();
+    let said = |value: &Value, key: &str| value[key].as_str().unwrap().to_owned();
+    let messages = conversation["messages"].as_array().unwrap();
+    messages.iter().map(|message| (said(message, "role"), said(message, "content"))).collect()
 }
 
 /// Of each status line: tokens seen, and what stands behind.
@@ -67,6 +112,9 @@ fn the_history_stays_compressed_from_turn_to_turn() {
     }
     for (_, rest) in &statuses {
         assert!(rest.starts_with("64 kept, ") && rest.ends_with(" tokens/s]"), "{rest}");
+        // Room for tokens to come is no part of what is kept.
+        let share = rest.split_once(": ").unwrap().1.split_once(" % of a full cache").unwrap().0;
+        assert!(share.parse::<usize>().unwrap() < 60, "{rest}");
     }
     // The same text in one turn after a reset is seen from its start.
     let (_, again) = chat(&args).say(&format!("{}\n/reset\nIt was\n", long_line()));
@@ -83,18 +131,158 @@ fn turns_are_what_one_prompt_is() {
     let (stdout, stderr) = chat(&args).say("It was a dark night\nand the rain\n");
     let answers: Vec<&str> = stdout.lines().collect();
     let [first, second] = answers[..] else { panic!("{answers:?}") };
+    let whole = format!("It was a dark night,{first},and the rain,");
+    assert_eq!(answer_to(&whole, &args), format!("{second}\n"), "{stderr}");
+}
+
+/// Answer of `generate` to a text that is the whole conversation.
+fn answer_to(whole: &str, args: &[&str]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("prompt.txt");
     let template = dir.path().join("template.jinja");
-    fs::write(&file, format!("It was a dark night,{first},and the rain,")).unwrap();
-    fs::write(&template, "{{ messages[0].content }}").unwrap();
-    let generate = Command::new(env!("CARGO_BIN_EXE_briquette"))
-        .args(["generate", "--device", "flex", "--chat"])
-        .args(args)
-        .args(["--template", template.to_str().unwrap(), "--file", file.to_str().unwrap()])
-        .output()
-        .unwrap();
-    assert_eq!(String::from_utf8(generate.stdout).unwrap(), format!("{second}\n"), "{stderr}");
+    fs::write(&file, whole).unwrap();
+    fs::write(&template, BARE).unwrap();
+    let files = ["--template", text(&template), "--file", text(&file)];
+    stdout(&[&["generate", "--device", "flex", "--chat"][..], &files, args].concat())
+}
+
+/// Each turn is read behind the cache of those before, though the template writes no answer as it
+/// came.
+#[test]
+fn turns_of_a_template_that_rewrites_answers_are_what_one_prompt_is() {
+    let args = ["--policy", "full", "--max-new-tokens", "6"];
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("talk.prefix");
+    let questions = ["It was a dark night", "and the rain", "and the wind", "and the sea"];
+    let lines = format!("{}\n/save {}\n", questions.join("\n"), text(&file));
+    let (_, stderr) = chat_by(REWRITING, &args).say(&lines);
+    // It is said once.
+    assert_eq!(stderr.matches("writes earlier turns differently").count(), 1, "{stderr}");
+    let messages = messages(&file);
+    assert_eq!(messages.len(), 2 * questions.len());
+    let mut whole = String::new();
+    for (turn, (role, said)) in messages.iter().enumerate() {
+        if role == "assistant" {
+            let expected = answer_to(&format!("{whole}A:"), &args);
+            assert_eq!(expected, format!("{said}\n"), "turn {turn}");
+        }
+        whole += &format!("{role}: {said}\n");
+    }
+}
+
+/// The default does not look at the question of a turn, so the next one finds what it asks for.
+#[test]
+fn a_later_question_finds_what_the_first_did_not_ask_for() {
+    let line = "The rain had stopped before noon, and the road was wet and nobody came. ";
+    let ask = |key: &str| {
+        format!(
+            "What is the special magic number for {key} mentioned in the provided text? The special magic number is {key}:"
+        )
+    };
+    let document = format!(
+        "Some special magic numbers are hidden within the following text. Make sure to memorize them. I will quiz you \
+         about the numbers afterwards. {}One of the special magic numbers is countess:8174205. {}One of the special \
+         magic numbers is orchard:3920617. {}",
+        line.repeat(8),
+        line.repeat(12),
+        line.repeat(20),
+    );
+    let lines = format!("{document}{}\n{}\n", ask("countess"), ask("orchard"));
+    let args = ["--budget", "256", "--max-new-tokens", "8"];
+    let (stdout, stderr) = chat_by(BARE, &args).say(&lines);
+    assert!(statuses(&stderr)[0].0 > 800, "{stderr}");
+    assert_eq!(stdout, "8174205\n3920617\n");
+    let (stdout, _) =
+        chat_by(BARE, &[&args[..], &["--policy", "snapkv:kernel=15"]].concat()).say(&lines);
+    assert!(stdout.contains("8174205\n") && !stdout.contains("3920617"), "{stdout}");
+}
+
+#[test]
+fn a_conversation_that_was_kept_goes_on_as_it_would_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("talk.prefix");
+    let args = ["--policy", "tova", "--budget", "64", "--max-new-tokens", "8"];
+    let first = format!("{}\n", long_line());
+    let (whole, whole_said) = chat(&args).say(&format!("{first}It was a dark night\nand then\n"));
+    let save = format!("/save {}\n", text(&file));
+    let (begun, said) = chat(&args).say(&format!("{first}{save}"));
+    assert!(said.contains("goes on with it") && said.contains(text(&file)), "{said}");
+    let kept = messages(&file);
+    assert_eq!(kept[0], ("user".to_owned(), long_line().trim().to_owned()));
+    assert_eq!(kept[1].0, "assistant");
+    let resume = ["--resume", text(&file), "--max-new-tokens", "8"];
+    // The file that was read may be written anew.
+    let (next, next_said) = chat(&resume).say(&format!("It was a dark night\n{save}/policy\n"));
+    assert!(next_said.contains("tova with a budget of 64"), "{next_said}");
+    let (last, last_said) = chat(&resume).say("and then\n");
+    assert_eq!(format!("{begun}{next}{last}"), whole);
+    assert_eq!(messages(&file).len(), 4);
+    let kept = |said: &str| -> Vec<(usize, String)> {
+        let statuses = statuses(said).into_iter();
+        statuses.map(|(seen, rest)| (seen, rest.split(',').next().unwrap().to_owned())).collect()
+    };
+    assert_eq!([kept(&said), kept(&next_said), kept(&last_said)].concat(), kept(&whole_said));
+    // After /clear nothing of it is left.
+    let (_, cleared) = chat(&resume).say("/clear\nIt was\n");
+    assert!(statuses(&cleared)[0].0 < 24, "{cleared}");
+}
+
+#[test]
+fn a_file_that_no_conversation_goes_on_with_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let [file, plain, foreign] = ["talk", "plain", "foreign"].map(|name| dir.path().join(name));
+    let args = ["--policy", "full", "--max-new-tokens", "4"];
+    chat(&args).say(&format!("It was\n/save {}\n", text(&file)));
+    stdout(&["compress", "--prompt", "It was a dark night", "--out", text(&plain)]);
+    fs::write(&foreign, "a letter").unwrap();
+    let failed = |args: &[&str], lines: &str, code: i32| {
+        let output = chat(args).hear(lines);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = failed(&["--resume", text(&plain)], "", 1);
+    assert!(error.contains("holds no conversation") && error.contains("/save FILE"), "{error}");
+    let error = failed(&["--resume", text(&foreign)], "", 1);
+    assert!(error.contains("foreign"), "{error}");
+    let error = failed(&["--resume", text(&file), "--policy", "tova"], "", 2);
+    assert!(error.contains("--policy"), "{error}");
+    let error = refused(&["generate", "--prompt", "and", "--prefix", text(&file)]);
+    assert!(error.contains("chat --resume"), "{error}");
+    // What is somebody else's stays, and there must be something to keep.
+    let error = failed(&args, &format!("It was\n/save {}\n", text(&foreign)), 1);
+    assert!(error.contains("not written by briquette"), "{error}");
+    assert_eq!(fs::read_to_string(&foreign).unwrap(), "a letter");
+    let error = failed(&args, &format!("/save {}\n", text(&file)), 1);
+    assert!(error.contains("nothing was said yet"), "{error}");
+    assert_eq!(messages(&file).len(), 2);
+}
+
+/// A message that `compress --chat` began goes on with the first line, and its conversation with
+/// others.
+#[test]
+fn a_chat_begins_with_a_prefix() {
+    let dir = tempfile::tempdir().unwrap();
+    let [file, template] = ["text.prefix", "chat.jinja"].map(|name| dir.path().join(name));
+    fs::write(&template, TEMPLATE).unwrap();
+    let begun = long_line();
+    let compress = ["compress", "--chat", "--prompt", &begun, "--policy", "full"];
+    stdout(&[&compress[..], &["--template", text(&template), "--out", text(&file)]].concat());
+    let args = ["--prefix", text(&file), "--max-new-tokens", "6"];
+    let (answers, said) = chat(&args).say("And then\nIt was\n/clear\nAnd then\n");
+    let answers: Vec<&str> = answers.lines().collect();
+    let whole = format!("{begun}And then,");
+    let full = ["--policy", "full", "--max-new-tokens", "6"];
+    assert_eq!(answer_to(&whole, &full), format!("{}\n", answers[0]));
+    let second = format!("{whole}{},It was,", answers[0]);
+    assert_eq!(answer_to(&second, &full), format!("{}\n", answers[1]));
+    // /clear forgets what was said, and the message begins as before.
+    assert_eq!(answers[2], answers[0]);
+    let statuses = statuses(&said);
+    assert_eq!(statuses[2].0, statuses[0].0);
+    // A conversation that began so is kept whole.
+    let talk = dir.path().join("talk.prefix");
+    chat(&args).say(&format!("And then\n/save {}\n", text(&talk)));
+    assert_eq!(messages(&talk)[0], ("user".to_owned(), format!("{begun}And then")));
 }
 
 #[test]
@@ -102,7 +290,9 @@ fn a_model_without_a_template_is_told_so() {
     let output = Command::new(env!("CARGO_BIN_EXE_briquette")).arg("chat").output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(error.contains("no chat template") && error.contains("--template"), "{error}");
+    for cure in ["no chat template", "--model", "models/fetch-smollm2", "--template"] {
+        assert!(error.contains(cure), "{error}");
+    }
 }
 
 #[cfg(unix)]
@@ -132,7 +322,9 @@ fn ctrl_c_ends_an_answer_and_then_the_program() {
         interrupt(&chat.child);
         let mut line = String::new();
         stderr.read_line(&mut line).unwrap();
-        let (now, _) = statuses(&line).remove(0);
+        let (now, rest) = statuses(&line).remove(0);
+        // The speed is that of the tokens that came, if there was more than one.
+        assert!(!rest.contains(" 0.0 tokens/s"), "{line}");
         assert!(seen < now && now < seen + 2000, "{line}");
         seen = now;
         // The rest of the answer, which was written before its status.
@@ -159,8 +351,9 @@ impl Terminal {
         let dir = tempfile::tempdir().unwrap();
         let template = dir.path().join("template.jinja");
         fs::write(&template, TEMPLATE).unwrap();
+        // The id of the chat comes first, and how it left the terminal last.
         let command = format!(
-            "{} chat --device flex --template {} {args}",
+            "sh -c 'echo id $$; exec {} chat --device flex --template {} {args}'; code=$?; stty -a; exit $code",
             env!("CARGO_BIN_EXE_briquette"),
             template.display()
         );
@@ -194,6 +387,147 @@ impl Terminal {
 
     fn write(&mut self, keys: &str) {
         self.chat.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until so many more bytes are shown.
+    fn wait_for_more(&mut self, bytes: usize) {
+        while self.shown.len() < bytes {
+            let more = self.seen.recv_timeout(Duration::from_secs(60));
+            self.shown += &String::from_utf8_lossy(&more.unwrap());
+        }
+    }
+
+    /// Waits for a status line, and gives the tokens seen and what stands behind.
+    fn wait_for_status(&mut self) -> (usize, String) {
+        let before = self.wait(" tokens seen, ");
+        let seen = before.trim_end_matches(" tokens seen, ").rsplit('[').next().unwrap();
+        (seen.parse().unwrap(), self.wait("]"))
+    }
+
+    /// Waits for its end, when the terminal is as it was before, and gives the exit code.
+    fn wait_for_end(mut self) -> i32 {
+        let settings = self.wait("isig icanon iexten echo ");
+        assert!(settings.contains("\x1b[?2004l"), "{settings:?}");
+        self.chat.child.wait().unwrap().code().unwrap()
+    }
+}
+
+/// An answer that goes on for as long as it is let.
+#[cfg(target_os = "linux")]
+const ENDLESS: &str = "--policy streaming-llm --budget 64 --max-new-tokens 3900";
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_typed_while_an_answer_is_written_waits_for_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("talk.prefix");
+    let mut terminal = Terminal::open("--policy streaming-llm --budget 64 --max-new-tokens 400");
+    terminal.wait("> ");
+    terminal.write("It was a dark and stormy night, and\r");
+    terminal.wait("night, and");
+    terminal.wait_for_more(400);
+    // Typed and pasted, with and without marks, in pieces.
+    let long = "and the rain fell on the roof ".repeat(300);
+    terminal.write("Say wht\x7f\x7fhat\x1b[A it is\rand this:\n\x1b[200~one\rtwo");
+    terminal.wait_for_more(terminal.shown.len() + 40);
+    terminal.write(&format!(" {long}\r\r\x1b[201~end\r"));
+    let (seen, _) = terminal.wait_for_status();
+    // It stands in the line and is not sent.
+    terminal.wait("> ");
+    terminal.wait("Say what it is");
+    terminal.wait("end");
+    terminal.write("!\r");
+    let (now, _) = terminal.wait_for_status();
+    assert!(now > seen + 2_000, "{seen} {now}");
+    terminal.wait("> ");
+    terminal.write(&format!("/save {}\r", file.display()));
+    terminal.wait("goes on with it");
+    let said: Vec<String> = messages(&file).into_iter().map(|(_, text)| text).collect();
+    assert_eq!(said.len(), 4);
+    assert_eq!(said[2], format!("Say what it is\nand this:\none\ntwo {long}\n\nend!"));
+    terminal.write("/quit\r");
+    assert_eq!(terminal.wait_for_end(), 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ctrl_c_that_comes_too_late_asks_before_it_ends() {
+    let mut terminal = Terminal::open(ENDLESS);
+    terminal.wait("> ");
+    terminal.write("It was a dark and stormy night, and\r");
+    terminal.wait("night, and");
+    terminal.wait_for_more(1_500);
+    // However often while an answer is written.
+    terminal.write("\x03\x03");
+    let (seen, rest) = terminal.wait_for_status();
+    assert!(!rest.contains(" 0.0 tokens/s"), "{rest}");
+    terminal.wait("> ");
+    terminal.write("\x03");
+    terminal.wait("Ctrl-C once more ends");
+    // The conversation is there, and what is said takes the question back.
+    terminal.wait("> ");
+    terminal.write("and\r");
+    terminal.wait_for_more(1_500);
+    terminal.write("\x03");
+    assert!(terminal.wait_for_status().0 > seen);
+    terminal.wait("> ");
+    terminal.write("\x03");
+    terminal.wait("Ctrl-C once more ends");
+    terminal.wait("> ");
+    terminal.write("\x03");
+    assert_eq!(terminal.wait_for_end(), 130);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_message_that_is_not_read_to_its_end_waits_to_be_sent_again() {
+    let mut terminal = Terminal::open("--policy full --max-new-tokens 4");
+    terminal.wait("> ");
+    terminal.write("It was a dark night\r");
+    let (seen, _) = terminal.wait_for_status();
+    terminal.wait("> ");
+    let long = long_line().repeat(18);
+    terminal.write(&format!("\x1b[200~{long}\x1b[201~\r"));
+    terminal.wait("reading ");
+    terminal.write("\x03");
+    terminal.wait("was not read to its end");
+    // It is offered again, and Ctrl-C takes it away.
+    terminal.wait("> ");
+    terminal.wait("The gardener");
+    terminal.write("\x03");
+    terminal.wait("Ctrl-C once more ends");
+    terminal.wait("> ");
+    terminal.write("and then\r");
+    let (now, _) = terminal.wait_for_status();
+    assert!(now < seen + 24, "{seen} {now}");
+    // One that is too long is refused, and the conversation goes on.
+    terminal.wait("> ");
+    terminal.write(&format!("\x1b[200~{long}{long}\x1b[201~\r"));
+    terminal.wait("error: the conversation is too long");
+    terminal.wait("> ");
+    terminal.write("\x03");
+    terminal.wait("> ");
+    terminal.write("and then\r");
+    assert!(terminal.wait_for_status().0 < now + 24);
+    terminal.write("\x04");
+    assert_eq!(terminal.wait_for_end(), 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_to_end_leaves_the_terminal_as_it_was() {
+    for answers in [true, false] {
+        let mut terminal = Terminal::open(ENDLESS);
+        terminal.wait("id ");
+        let id = terminal.wait("\n").trim().to_owned();
+        terminal.wait("> ");
+        if answers {
+            terminal.write("It was a dark and stormy night, and\r");
+            terminal.wait("night, and");
+            terminal.wait_for_more(1_500);
+        }
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        assert_eq!(terminal.wait_for_end(), 130);
     }
 }
 

@@ -114,6 +114,11 @@ impl ModelArgs {
         }
     }
 
+    /// Whether a model is named.
+    pub(crate) fn is_named(&self) -> bool {
+        self.model.is_some()
+    }
+
     /// The folder of the model, which need not be there.
     pub(crate) fn dir_or_embedded(&self) -> Result<PathBuf> {
         self.model.clone().map_or_else(|| self.dir(), Ok)

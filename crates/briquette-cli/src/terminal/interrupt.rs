@@ -1,20 +1,24 @@
 //! Ctrl-C, and what asks a process to end: work stops between chunks and tokens, and while files are
 //! read, so that journals end with whole lines.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use briquette::files;
 use briquette_eval::Error;
 use briquette_models::{Error as ModelError, Interrupt};
 use signal_hook::{
+    SigId,
     consts::{SIGINT, SIGTERM},
     flag::{register, register_conditional_shutdown},
+    low_level::unregister,
 };
 
 /// Exit code that a shell reports for a command that Ctrl-C ended.
 pub(crate) const EXIT_CODE: u8 = 130;
 
 static FLAG: OnceLock<Interrupt> = OnceLock::new();
+/// Handlers that end the process at a second signal.
+static ENDS: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
 
 /// The flag of this process, which Ctrl-C sets from now on; a second Ctrl-C ends the process at
 /// once. Until it is asked for, the first one does: nothing would look at the flag.
@@ -25,12 +29,20 @@ pub(crate) fn flag() -> Interrupt {
         for signal in [SIGINT, SIGTERM] {
             // Without these the process ends at once, and cut lines are seen by who reads them. The
             // first looks at what the second has set before.
-            let _ = register_conditional_shutdown(signal, EXIT_CODE.into(), interrupt.flag());
+            let ends = register_conditional_shutdown(signal, EXIT_CODE.into(), interrupt.flag());
+            ENDS.lock().unwrap_or_else(PoisonError::into_inner).extend(ends);
             let _ = register(signal, interrupt.flag());
         }
         interrupt
     };
     FLAG.get_or_init(begin).clone()
+}
+
+/// Lets a second Ctrl-C and a second signal to end do no more than the first from now on.
+pub(crate) fn ends_nothing() {
+    for end in ENDS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        unregister(end);
+    }
 }
 
 /// Whether it is what ended the work.

@@ -1,16 +1,40 @@
-use std::io::{self, BufRead, IsTerminal, Read, StdinLock};
+use std::{
+    env,
+    io::{self, BufRead, IsTerminal, Read, StdinLock, Write},
+    mem,
+};
 
 use anyhow::{Context, Result, bail};
 use rustyline::{Behavior, Config, DefaultEditor, error::ReadlineError};
 
+use crate::terminal::{quiet::Quiet, typed::Typed};
+
 /// Bytes of a line of stdin at most: a file of zeros has no end of line.
 const LONGEST: u64 = 64 << 20;
+
+/// Terminals that no line can be edited on.
+const BARE: [&str; 3] = ["dumb", "cons25", "emacs"];
+
+const PROMPT: &str = "> ";
 
 /// Reads what a user says, turn by turn: on a terminal by a line editor, which takes pastes of any
 /// length and of several lines and remembers earlier turns; elsewhere by lines of stdin.
 pub(crate) enum Lines {
-    Editor(Box<DefaultEditor>),
-    Stdin(StdinLock<'static>),
+    Editor(Box<Editor>),
+    Stdin {
+        stdin: StdinLock<'static>,
+        /// Whether it is a terminal, which is shown when it is waited for.
+        is_terminal: bool,
+    },
+}
+
+/// A line editor, and a terminal that is quiet between lines.
+pub(crate) struct Editor {
+    editor: DefaultEditor,
+    quiet: Quiet,
+    typed: Typed,
+    /// Text that the next line begins with.
+    offered: String,
 }
 
 /// A turn of the user.
@@ -27,17 +51,61 @@ impl Lines {
     /// # Errors
     /// If a terminal cannot be read key by key.
     pub(crate) fn open() -> Result<Self> {
-        if !io::stdin().is_terminal() {
-            return Ok(Self::Stdin(io::stdin().lock()));
+        let is_terminal = io::stdin().is_terminal();
+        let bare = |name: String| BARE.contains(&name.to_lowercase().as_str());
+        if !is_terminal || env::var("TERM").is_ok_and(bare) {
+            return Ok(Self::Stdin { stdin: io::stdin().lock(), is_terminal });
         }
         // The editor writes to the terminal also where answers go to a file.
         let config = Config::builder().behavior(Behavior::PreferTerm).auto_add_history(true);
-        let editor = DefaultEditor::with_config(config.build()).context("cannot read the terminal");
-        Ok(Self::Editor(Box::new(editor?)))
+        let failed = "cannot read the terminal";
+        let editor = DefaultEditor::with_config(config.build()).context(failed)?;
+        let quiet = Quiet::new().context(failed)?;
+        let (typed, offered) = (Typed::default(), String::new());
+        Ok(Self::Editor(Box::new(Editor { editor, quiet, typed, offered })))
     }
 
+    /// Whether somebody sits before it.
     pub(crate) fn is_terminal(&self) -> bool {
+        matches!(self, Self::Editor(_) | Self::Stdin { is_terminal: true, .. })
+    }
+
+    /// Whether Ctrl-C is a [key](Input::Interrupt) while a line is waited for, else a signal.
+    pub(crate) fn reads_keys(&self) -> bool {
         matches!(self, Self::Editor(_))
+    }
+
+    /// Takes what is typed while an answer is written: it stands in the next line, to be sent by
+    /// its user.
+    ///
+    /// # Errors
+    /// If the terminal cannot be read.
+    pub(crate) fn listen(&mut self) -> Result<()> {
+        if let Self::Editor(editor) = self {
+            let read = editor.quiet.read(&mut editor.typed);
+            read.context("cannot read the terminal")?;
+        }
+        Ok(())
+    }
+
+    /// As [`listen`](Self::listen), at the end of the answer: what is typed from now on is the next
+    /// line.
+    ///
+    /// # Errors
+    /// If the terminal cannot be read.
+    pub(crate) fn listen_to_end(&mut self) -> Result<()> {
+        if let Self::Editor(editor) = self {
+            let read = editor.quiet.read_to_end(&mut editor.typed);
+            read.context("cannot read the terminal")?;
+        }
+        Ok(())
+    }
+
+    /// Offers a text as the beginning of the next line.
+    pub(crate) fn offer(&mut self, text: &str) {
+        if let Self::Editor(editor) = self {
+            text.clone_into(&mut editor.offered);
+        }
     }
 
     /// Waits for the next turn.
@@ -46,13 +114,12 @@ impl Lines {
     /// If stdin or the terminal cannot be read, or a line of stdin is longer than 64 MiB.
     pub(crate) fn next(&mut self) -> Result<Input> {
         match self {
-            Self::Editor(editor) => match editor.readline("> ") {
-                Ok(text) => Ok(Input::Text(text)),
-                Err(ReadlineError::Interrupted) => Ok(Input::Interrupt),
-                Err(ReadlineError::Eof) => Ok(Input::End),
-                Err(error) => Err(error).context("cannot read the terminal"),
-            },
-            Self::Stdin(stdin) => {
+            Self::Editor(editor) => editor.next(),
+            Self::Stdin { stdin, is_terminal } => {
+                if *is_terminal {
+                    let mut stderr = io::stderr();
+                    let _ = stderr.write_all(PROMPT.as_bytes()).and_then(|()| stderr.flush());
+                }
                 let mut line = String::new();
                 let read = stdin.by_ref().take(LONGEST + 1).read_line(&mut line);
                 match read.context("cannot read stdin")? as u64 {
@@ -63,6 +130,27 @@ impl Lines {
                     _ => Ok(Input::Text(line)),
                 }
             }
+        }
+    }
+}
+
+impl Editor {
+    fn next(&mut self) -> Result<Input> {
+        let failed = "cannot read the terminal";
+        let offered = [mem::take(&mut self.offered), self.typed.take()];
+        let offered = offered.into_iter().filter(|text| !text.is_empty());
+        let offered = offered.collect::<Vec<String>>().join("\n");
+        if !offered.is_empty() {
+            // Ctrl-C takes a line away, and arrows bring it back.
+            self.editor.add_history_entry(&offered).context(failed)?;
+        }
+        let line = self.editor.readline_with_initial(PROMPT, (&offered, ""));
+        self.quiet.begin().context(failed)?;
+        match line {
+            Ok(text) => Ok(Input::Text(text)),
+            Err(ReadlineError::Interrupted) => Ok(Input::Interrupt),
+            Err(ReadlineError::Eof) => Ok(Input::End),
+            Err(error) => Err(error).context(failed),
         }
     }
 }

@@ -6,3 +6,5 @@ pub(crate) mod lines;
 pub(crate) mod output;
 pub(crate) mod output_gate;
 pub(crate) mod progress;
+pub(crate) mod quiet;
+pub(crate) mod typed;

@@ -1,0 +1,5 @@
+//! A conversation with a model.
+
+pub(crate) mod args;
+pub(crate) mod reply;
+pub(crate) mod session;
