@@ -7,8 +7,12 @@ mod measure;
 mod talk;
 mod terminal;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
+use briquette::excerpt::short;
 use briquette_eval::policy;
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -93,11 +97,18 @@ enum Command {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help goes to stdout, which may be closed.
-            let failed = error.print().is_err() || error.use_stderr();
-            return if failed { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        Err(error) if error.use_stderr() => {
+            output::error(&error.render().to_string());
+            return ExitCode::from(2);
         }
+        // Stdout may be closed, or full.
+        Err(help) => match help.print().and_then(|()| io::stdout().flush()) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(error) => {
+                output::error(&format!("error: cannot write to stdout: {error}"));
+                return ExitCode::FAILURE;
+            }
+        },
     };
     output::say(match (cli.quiet, cli.verbose) {
         (true, _) => Verbosity::Quiet,
@@ -117,7 +128,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             let hint = hints::of(&error).map_or_else(String::new, |hint| format!(" ({hint})"));
-            output::error(&format!("error: {}{hint}", with_causes(&error)));
+            output::error(&format!("error: {}{hint}", short(&with_causes(&error))));
             ExitCode::FAILURE
         }
     }
@@ -162,8 +173,6 @@ fn with_causes(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-
-    use std::io;
 
     use super::*;
 

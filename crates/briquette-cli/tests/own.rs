@@ -274,6 +274,9 @@ fn predictions_made_elsewhere_are_scored_by_name() {
     let left = briquette(&[&args[..], &["--skip-damaged"]].concat());
     let said = String::from_utf8(left.stderr).unwrap();
     assert!(left.status.success() && said.matches("left out").count() == 2, "{said}");
+    let none = file(dir.path(), "none.jsonl", "{\"prediction\":\"a\",\"answers\":[]}\n");
+    let error = refused(&["score", text(&none), "--metric", "rouge1"]);
+    assert!(error.contains("line 1") && error.contains("`answers` holds no answer"), "{error}");
     let empty = file(dir.path(), "empty.jsonl", "");
     assert!(refused(&["score", text(&empty), "--metric", "rouge1"]).contains("empty.jsonl"));
 

@@ -169,6 +169,21 @@ fn what_is_no_prefix_of_this_model_is_refused() {
     let error = refused(&[&ask[..], &["--dtype", "f16"]].concat(), 1);
     assert!(error.contains("F32") && error.contains("F16"), "{error}");
 
+    // Quantized weights compute other keys and values, each number of bits its own.
+    let quantized = |bits| [&ask[..], &["--max-new-tokens", "1", "--quantize", bits]].concat();
+    for bits in ["4", "8"] {
+        let error = refused(&quantized(bits), 1);
+        let weights = format!("with weights of {bits} bits");
+        assert!(error.contains("is of the model") && error.contains(&weights), "{error}");
+    }
+    json(&["compress", "--prompt", DOCUMENT, "--out", out, "--quantize", "4"]);
+    json(&quantized("4"));
+    for args in [quantized("8"), ask.to_vec()] {
+        let error = refused(&args, 1);
+        assert!(error.contains("with weights of 4 bits"), "{error}");
+    }
+    json(&["compress", "--prompt", DOCUMENT, "--out", out]);
+
     // The same weights in a folder with another tokenizer are another model.
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
     let other = folder.path().join("other");

@@ -25,6 +25,33 @@ fn results(samples: usize) -> Vec<Record> {
     (0..samples).map(one).collect()
 }
 
+/// Runs name no such labels any more, but results made earlier have their page too.
+#[test]
+fn labels_that_steer_or_compute_have_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = CacheBytes { bytes: 30, spare: Some(10), full: 100 };
+    let labels =
+        ["\u{1b}[31mX\u{7}\u{9b}\u{202e}", "=cmd|' /C calc'!A0", "+1", "@x", "-y", "\u{ffff}"];
+    let one = |label: &&str| {
+        let outcome = answers(&[], HOSTILE, &[1.0], cache);
+        record(label, "64", label, 0, Some(Question::Before), outcome)
+    };
+    made_up::write(&dir.path().join("results.jsonl"), &labels.iter().map(one).collect::<Vec<_>>());
+    let done = briquette(&["report", dir.path().to_str().unwrap()]);
+    let warned = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{warned}");
+    let table = fs::read_to_string(dir.path().join("report/report.csv")).unwrap();
+    let rows = || table.lines().skip(1);
+    for label in ["'=cmd|", "'+1", "'@x", "'-y"] {
+        assert!(rows().any(|row| row.contains(&format!(",{label}"))), "{label}: {table}");
+    }
+    let cells = || rows().flat_map(|row| row.split(','));
+    assert!(!cells().any(|cell| cell.starts_with(['=', '+', '@', '\t'])), "{table}");
+    // Numbers stay numbers.
+    let numbers = cells().filter(|cell| cell.starts_with('-') && *cell != "-");
+    assert!(numbers.clone().all(|cell| cell.parse::<f64>().is_ok()), "{table}");
+}
+
 #[test]
 fn the_command_writes_the_page_and_says_what_is_missing() {
     let dir = tempfile::tempdir().unwrap();

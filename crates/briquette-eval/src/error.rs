@@ -212,9 +212,11 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// Results were cut short by something else while a run wrote to them.
-    #[error("{path} was cut to {found} bytes while results were written to it; it had {length}")]
-    JournalCut {
+    /// Results were cut short by something else, or written to, while a run wrote to them.
+    #[error(
+        "{path} has {found} bytes, but {length} were written to it: something else changed it meanwhile"
+    )]
+    JournalChanged {
         /// The file.
         path: PathBuf,
         /// Its bytes now.

@@ -41,6 +41,7 @@ pub mod run;
 pub mod score;
 pub mod settings;
 pub mod stats;
+pub mod steering;
 pub mod tasks;
 pub mod tune;
 

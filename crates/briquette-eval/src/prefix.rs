@@ -31,13 +31,22 @@ pub enum Content {
 }
 
 /// An empty cache for a model with this [fingerprint](crate::fingerprint::of_model): what it saves
-/// is taken up for this model only.
+/// is taken up for this model only, with its weights as they are now.
 ///
 /// # Errors
 /// [`Error::Cache`](crate::Error::Cache) if the policy is invalid.
 pub fn cache(model: &Model, fingerprint: &str, policy: Policy) -> Result<KvCache> {
-    let config = model.cache_config(&policy).with_model(fingerprint);
+    let config = model.cache_config(&policy).with_model(identity(model, fingerprint));
     Ok(KvCache::with_config(model.cache_shape(), policy, config, &model.device())?)
+}
+
+/// What tells the numbers of a model from those of others, beside its type, which a prefix holds
+/// anyway: its files, and the bits that its weights were quantized to.
+pub fn identity(model: &Model, fingerprint: &str) -> String {
+    match model.quantized_to() {
+        None => fingerprint.to_owned(),
+        Some(bits) => format!("{fingerprint} with weights of {bits} bits"),
+    }
 }
 
 /// Writes a cache to a file, with what it holds.
@@ -87,7 +96,7 @@ fn misfit(error: &serde_json::Error) -> briquette::Error {
 /// together.
 pub fn open(prefix: Prefix, model: &Model, fingerprint: &str) -> Result<KvCache> {
     let policy = prefix.policy()?;
-    let config = model.cache_config(&policy).with_model(fingerprint);
+    let config = model.cache_config(&policy).with_model(identity(model, fingerprint));
     Ok(KvCache::from_prefix(prefix, model.cache_shape(), policy, config, &model.device())?)
 }
 

@@ -64,6 +64,9 @@ impl Scoring {
             let scored = record.and_then(|fields| {
                 let said = fields.text(&self.prediction)?;
                 let answers = fields.texts(&self.answers)?;
+                if answers.is_empty() {
+                    return Err(format!("`{}` holds no answer", self.answers));
+                }
                 let classes = match &self.classes {
                     Some(name) if fields.has(name) => fields.texts(name)?,
                     _ => Vec::new(),

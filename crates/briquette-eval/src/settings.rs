@@ -26,6 +26,7 @@ pub fn of(
         "stop": model.config().eos_token_ids,
         "shape": model.cache_shape(),
         "dtype": format!("{:?}", model.dtype()),
+        "quantize": model.quantized_to(),
         "device": format!("{:?}", model.device()),
         "haystack": haystack.map(|haystack| [haystack.name().to_owned(), haystack.fingerprint()]),
         "texts": texts,

@@ -42,6 +42,7 @@ mod nn;
 mod quantize;
 mod setting;
 mod text;
+mod weight_bits;
 
 pub use architecture::Architecture;
 pub use checkpoint::source::is_gguf;
@@ -63,9 +64,9 @@ pub use interrupt::Interrupt;
 pub use model::Model;
 pub use nn::attend::Attend;
 pub use nn::linear::Linear;
-pub use quantize::WeightBits;
 pub use text::chat::{ChatMessage, ChatTemplate};
 pub use text::conversation::{Conversation, ConversationTurn};
 pub use text::conversation_state::ConversationState;
 pub use text::instruction::Instruction;
 pub use text::tokenizer::{StreamDecoder, Tokenizer};
+pub use weight_bits::WeightBits;

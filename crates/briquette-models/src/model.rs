@@ -14,7 +14,7 @@ use briquette::{
 };
 
 use crate::{
-    Attend, Error, Interrupt, ModelConfig, Result,
+    Attend, Error, Interrupt, ModelConfig, Result, WeightBits,
     nn::{
         build::Build,
         decoder::Decoder,
@@ -46,6 +46,9 @@ pub struct Model {
     interrupt: Interrupt,
     #[module(skip)]
     upkeep: Upkeep,
+    /// Bits of the weights that it was loaded with in more, if they were quantized since.
+    #[module(skip)]
+    pub(crate) quantized_to: Option<WeightBits>,
 }
 
 impl Model {
@@ -64,6 +67,7 @@ impl Model {
             ops,
             interrupt: Interrupt::new(),
             upkeep: Upkeep::default(),
+            quantized_to: None,
             config,
         })
     }
@@ -100,6 +104,12 @@ impl Model {
     pub fn with_interrupt(mut self, interrupt: Interrupt) -> Self {
         self.interrupt = interrupt;
         self
+    }
+
+    /// The bits that [`quantize_weights`](Self::quantize_weights) brought its weights to: with its
+    /// files and its type they say which numbers it computes.
+    pub fn quantized_to(&self) -> Option<WeightBits> {
+        self.quantized_to
     }
 
     /// The bytes of its weights, on its device.

@@ -53,6 +53,8 @@ pub mod device;
 pub mod diagnose;
 mod error;
 #[doc(hidden)]
+pub mod excerpt;
+#[doc(hidden)]
 pub mod files;
 mod head_patterns;
 pub mod ops;

@@ -148,7 +148,7 @@ impl<'a> Session<'a> {
         let inputs = inputs.into_iter().filter(|input| Some(input) != resume.as_ref());
         OutputGate::new(false, inputs).file(path, Mark::Prefix)?;
         let _spinner = progress::spinner(format!("writing {}", path.display()));
-        self.cache.name_model(self.profiles.weights()?);
+        self.cache.name_model(prefix::identity(&self.loaded.model, self.profiles.weights()?));
         prefix::save(&self.cache, path, &Content::Conversation(state.clone()))?;
         Ok(self.cache.bytes_held())
     }

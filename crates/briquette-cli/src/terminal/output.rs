@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use briquette::ops::Fallback;
-use briquette_eval::files;
+use briquette_eval::{files, steering::steers};
 use briquette_report::Marked;
 use serde::Serialize;
 
@@ -96,17 +96,16 @@ impl OutputArgs {
     /// As [`write`](Self::write), without the mark. Files come first, so that they are there also
     /// when nobody reads the text.
     pub(crate) fn write_plain(&self, human: &str, value: &impl Serialize) -> Result<()> {
-        let json = || Ok::<_, serde_json::Error>(serde_json::to_string_pretty(value)? + "\n");
         match &self.json {
             Some(_) if self.json_on_stdout() => {
                 if !human.is_empty() {
                     note(human);
                 }
-                stdout(&json()?)
+                stdout(&json(value)?)
             }
             path => {
                 if let Some(path) = path {
-                    files::write(path, json()?)?;
+                    files::write(path, json(value)?)?;
                 }
                 stdout(&plain(human))
             }
@@ -124,6 +123,20 @@ impl OutputArgs {
             false => Stream::stdout(),
         }
     }
+}
+
+/// A result as JSON. Of the characters that [`steers`] finds the form itself writes those below a
+/// space as escapes; here all are, since a terminal may be what reads it.
+fn json(value: &impl Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    let shown = |c: char| match c != '\n' && steers(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
+    Ok(match text.contains(|c| c != '\n' && steers(c)) {
+        true => text.chars().map(shown).collect(),
+        false => text,
+    })
 }
 
 /// A stream for people. On a terminal it shows control characters rather than sending them.
@@ -205,10 +218,10 @@ pub(crate) fn error(text: &str) {
     let _ = io::stderr().write_all(format!("{}{end}", plain(text)).as_bytes());
 }
 
-/// The text with its control characters written out, but for the ends of lines and tabs: what comes
-/// from data must not steer a terminal.
+/// The text with the characters written out that [`steers`] finds, but for the ends of lines and
+/// tabs: what comes from data must not steer a terminal.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
-    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    let steers = |c: char| steers(c) && c != '\n' && c != '\t';
     if !text.contains(steers) {
         return text.into();
     }
@@ -241,5 +254,10 @@ mod tests {
     fn nothing_steers_a_terminal() {
         assert_eq!(super::plain("a\tb\nµ"), "a\tb\nµ");
         assert_eq!(super::plain("\u{1b}[2J\r\u{9b}x"), "\\u{1b}[2J\\r\\u{9b}x");
+        assert_eq!(super::plain("a\u{202e}b\u{2066}"), "a\\u{202e}b\\u{2066}");
+        let text = "a\u{9b}\u{202e}\u{7f}\n\"µ";
+        let json = super::json(&text).unwrap();
+        assert_eq!(json, "\"a\\u009b\\u202e\\u007f\\n\\\"µ\"\n");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
     }
 }

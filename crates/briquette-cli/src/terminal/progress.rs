@@ -6,7 +6,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::terminal::output::{Verbosity, note, verbosity};
+use crate::terminal::output::{Verbosity, note, plain, verbosity};
 
 /// Between two lines where stderr is no terminal.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -47,7 +47,8 @@ fn lines(bar: &ProgressBar, interval: Duration, write: impl Fn(&str) + Send + 's
 
 /// A spinner for work of unknown length. Gone when dropped.
 pub(crate) fn spinner(message: impl Into<String>) -> Spinner {
-    let bar = shown(ProgressBar::new_spinner()).with_message(message.into());
+    let message = plain(&message.into()).into_owned();
+    let bar = shown(ProgressBar::new_spinner()).with_message(message);
     bar.enable_steady_tick(Duration::from_millis(100));
     Spinner(bar)
 }

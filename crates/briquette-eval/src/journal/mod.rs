@@ -125,8 +125,8 @@ impl Journal {
     /// Adds a result.
     ///
     /// # Errors
-    /// [`Error::JournalGone`] if the file was deleted or replaced, [`Error::JournalCut`] if it was
-    /// cut short, [`Error::Write`].
+    /// [`Error::JournalGone`] if the file was deleted or replaced, [`Error::JournalChanged`] if
+    /// something else cut it or wrote to it, [`Error::Write`].
     pub fn push(&mut self, result: &impl Serialize) -> Result<()> {
         self.check()?;
         let line =
@@ -158,15 +158,18 @@ impl Journal {
         fs::remove_file(&self.path).map_err(|error| write_error(&self.path, error))
     }
 
-    /// Checks that the name still leads to the open file, and that it has all that was written.
+    /// Checks that the name still leads to the open file, and that it has what was written and
+    /// nothing else.
     fn check(&self) -> Result<()> {
         if !Handle::from_path(&self.path).is_ok_and(|found| found == self.handle) {
             return Err(Error::JournalGone { path: self.path.clone() });
         }
         let found = self.file.metadata().map_err(|error| write_error(&self.path, error))?.len();
-        match found < self.length {
-            true => Err(Error::JournalCut { path: self.path.clone(), found, length: self.length }),
-            false => Ok(()),
+        match found == self.length {
+            true => Ok(()),
+            false => {
+                Err(Error::JournalChanged { path: self.path.clone(), found, length: self.length })
+            }
         }
     }
 }
@@ -432,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_short_is_an_error() {
+    fn a_file_that_something_else_changes_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.jsonl");
         let (mut journal, _) = open(&path, 1).unwrap();
@@ -441,7 +444,7 @@ mod tests {
         fs::write(&path, "").unwrap();
         for error in [journal.push(&(1, 0.5)), journal.finish()] {
             match error {
-                Err(Error::JournalCut { found: 0, length: before, .. }) => {
+                Err(Error::JournalChanged { found: 0, length: before, .. }) => {
                     assert_eq!(before, length);
                 }
                 other => panic!("{other:?}"),
@@ -449,6 +452,23 @@ mod tests {
         }
         // Nothing was written behind what is gone: the next run begins anew.
         drop(journal);
-        assert!(open(&path, 1).unwrap().1.is_empty());
+        let (mut journal, found) = open(&path, 1).unwrap();
+        assert!(found.is_empty());
+        // A result behind half a line would be lost with it.
+        journal.push(&(0, 0.5)).unwrap();
+        let mut text = fs::read_to_string(&path).unwrap();
+        text += "half a li";
+        fs::write(&path, &text).unwrap();
+        for error in [journal.push(&(1, 0.5)), journal.finish()] {
+            let error = error.unwrap_err().to_string();
+            let (more, own) = (text.len(), text.len() - 9);
+            assert!(
+                error.contains(&format!("has {more} bytes, but {own} were written")),
+                "{error}"
+            );
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        drop(journal);
+        assert_eq!(open(&path, 1).unwrap().1, [(0, 0.5)]);
     }
 }

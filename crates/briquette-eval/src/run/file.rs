@@ -1,6 +1,9 @@
-use std::path::{Path, PathBuf};
+use std::{
+    iter,
+    path::{Path, PathBuf},
+};
 
-use briquette::Budget;
+use briquette::{Budget, excerpt::short};
 use serde::Deserialize;
 
 use super::{
@@ -10,13 +13,14 @@ use super::{
     tasks::{Planned, Tasks, Work},
     twice::twice,
 };
-use crate::{Error, Result, files};
+use crate::{Error, Result, files, steering};
 
 /// A run file, as a user writes it: models, policies and tasks, every one with every other.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RunFile {
     /// Name of the run.
+    #[serde(default)]
     pub name: String,
     /// Seeds of the samples. Tasks that draw nothing run once.
     #[serde(default = "first_seed")]
@@ -74,9 +78,13 @@ impl RunFile {
     /// [`Error::RunFile`].
     pub fn parse(text: &str, origin: &Path, base: &Path) -> Result<Self> {
         let fail = |message: String| Error::RunFile { path: origin.into(), message };
-        let mut file: Self = toml::from_str(text).map_err(|error| fail(error.to_string()))?;
+        let mut file: Self =
+            toml::from_str(text).map_err(|error| fail(short(&error.to_string())))?;
         file.text = text.to_owned();
         file.origin = origin.into();
+        if file.name.is_empty() {
+            return Err(fail("the run file has no `name`: add name = \"…\" at the top".into()));
+        }
         if file.models.is_empty() {
             return Err(fail("there is no model: add [[models]] with its folder, `dir`".into()));
         }
@@ -95,6 +103,7 @@ impl RunFile {
             policy.resolve(base);
         }
         file.base = base.into();
+        file.check_names(&fail)?;
         let labels: Vec<String> = file.models.iter().map(ModelSpec::label).collect();
         twice(&labels).map_or(Ok(()), |label| fail_twice(&fail, "model", label))?;
         let labels: Vec<String> = file.planned().into_iter().map(|task| task.label).collect();
@@ -106,6 +115,21 @@ impl RunFile {
             }
         }
         Ok(file)
+    }
+
+    /// Refuses names that no page could show.
+    fn check_names(&self, fail: &impl Fn(String) -> Error) -> Result<()> {
+        let models = self.models.iter().map(|model| ("a model", model.label()));
+        let policies = self.policies.iter().map(|policy| ("a policy", policy.label()));
+        let tasks = self.planned().into_iter().map(|task| ("a task", task.label));
+        let run = ("the run", self.name.clone());
+        for (what, name) in iter::once(run).chain(models).chain(policies).chain(tasks) {
+            if let Some(fault) = steering::fault(&name) {
+                let name = name.escape_debug();
+                return Err(fail(format!("the name of {what} is \"{name}\": {fault}")));
+            }
+        }
+        Ok(())
     }
 
     /// Every policy at every budget, behind the full cache.

@@ -245,9 +245,12 @@ impl ModelPlan {
         // A sample that another seed does not change runs once.
         let mut known = BTreeSet::new();
         for (number, task) in tasks.iter().enumerate() {
-            for &seed in seeds {
+            // Windows of a text are the same under every seed.
+            let draws = matches!(task.work, Work::Ask { .. });
+            for &seed in if draws { seeds } else { seeds.get(..1).unwrap_or_default() } {
                 let data = task_data(&opened, task, seed, skipped)?;
                 let specs = sample_specs(&opened, task, &data)?;
+                let before = units.len();
                 for (sample, spec) in specs.into_iter().enumerate() {
                     if !known.insert((number, spec.id.clone(), spec.fingerprint.clone())) {
                         continue;
@@ -270,7 +273,9 @@ impl ModelPlan {
                         }
                     }
                 }
-                groups.push(Group { task: number, data });
+                if units.len() > before {
+                    groups.push(Group { task: number, data });
+                }
             }
         }
         Ok(Self { opened, entries, unavailable, groups, units })

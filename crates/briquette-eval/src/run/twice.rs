@@ -1,8 +1,7 @@
+use std::collections::BTreeSet;
+
 /// The first that occurs a second time.
-pub(super) fn twice<T: PartialEq>(values: &[T]) -> Option<&T> {
-    values
-        .iter()
-        .enumerate()
-        .find(|(i, value)| values[..*i].contains(value))
-        .map(|(_, value)| value)
+pub(super) fn twice<T: Ord>(values: &[T]) -> Option<&T> {
+    let mut known = BTreeSet::new();
+    values.iter().find(|value| !known.insert(*value))
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use briquette::excerpt::short;
 use briquette_models::{ChatMessage, ChatTemplate};
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +97,8 @@ impl NeedleTemplate {
             parameter: "form",
             reason: format!("{text}: {reason}"),
         };
-        let form: Self = toml::from_str(&file).map_err(|error| refuse(error.to_string()))?;
+        let form: Self =
+            toml::from_str(&file).map_err(|error| refuse(short(&error.to_string())))?;
         let Self { needle, question, answer, .. } = &form;
         if !(needle.contains(WORD) && needle.contains(NUMBER)) {
             return Err(refuse(format!("`needle` names {WORD} and {NUMBER}")));

@@ -79,7 +79,7 @@ impl Text {
     /// apart, or as far apart as the text allows.
     ///
     /// # Errors
-    /// [`Error::TextTooShort`].
+    /// [`Error::TextTooShort`], [`Error::Setting`] for a stride of 0.
     pub fn windows(
         &self,
         length: usize,
@@ -89,7 +89,11 @@ impl Text {
         let inside = length.saturating_sub(self.opening.len()).max(1);
         let steps = count.saturating_sub(1);
         let stride = match stride {
-            Some(stride) => stride.max(1),
+            Some(0) => {
+                let reason = "windows 0 tokens apart are one window: at least 1 is needed".into();
+                return Err(Error::Setting { name: "stride", reason });
+            }
+            Some(stride) => stride,
             None => (self.tokens.len().saturating_sub(inside) / steps.max(1)).max(1),
         };
         let needed = stride.saturating_mul(steps).saturating_add(inside);
@@ -160,6 +164,8 @@ mod tests {
             let error = text(12).windows(length, count, stride).unwrap_err().to_string();
             assert!(error.contains("counting") && error.contains("12 tokens"), "{error}");
         }
+        let error = text(100).windows(11, 2, Some(0)).unwrap_err().to_string();
+        assert!(error.contains("stride: ") && error.contains("at least 1"), "{error}");
     }
 
     #[test]

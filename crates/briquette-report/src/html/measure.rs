@@ -7,7 +7,7 @@ use super::{
     collect::{Collected, Scores},
     key::{Column, Row, Unit},
 };
-use crate::plot::short;
+use crate::{files::Text, plot::short};
 
 /// A number measured for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -171,10 +171,10 @@ pub(super) struct Measures(BTreeMap<(Row, Option<Column>, Measure), Estimate>);
 /// A line of `report.csv`.
 #[derive(Debug, Serialize)]
 pub(super) struct CsvRow<'a> {
-    model: &'a str,
-    policy: &'a str,
-    budget: &'a str,
-    task: &'a str,
+    model: Text<'a>,
+    policy: Text<'a>,
+    budget: Text<'a>,
+    task: Text<'a>,
     ask: &'a str,
     measure: Measure,
     unit: &'a str,
@@ -328,10 +328,10 @@ impl Measures {
 
     pub(super) fn csv(&self) -> impl Iterator<Item = CsvRow<'_>> {
         self.0.iter().map(|((row, column, measure), estimate)| CsvRow {
-            model: &row.model,
-            policy: &row.policy,
-            budget: &row.budget,
-            task: column.as_ref().map_or("", |column| &column.task),
+            model: Text(&row.model),
+            policy: Text(&row.policy),
+            budget: Text(&row.budget),
+            task: Text(column.as_ref().map_or("", |column| &column.task)),
             ask: column.as_ref().map_or("", Column::ask),
             measure: *measure,
             unit: measure.unit(),

@@ -3,7 +3,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use briquette_eval::{Error, Result, files};
+use briquette_eval::{Error, Result, files, steering::steers};
 use plotters::{
     coord::Shift,
     prelude::*,
@@ -82,6 +82,17 @@ fn render(svg: &str) -> std::result::Result<Vec<u8>, String> {
     let scale = Transform::from_scale(PNG_SCALE as f32, PNG_SCALE as f32);
     resvg::render(&tree, scale, &mut pixmap.as_mut());
     pixmap.encode_png().map_err(|error| error.to_string())
+}
+
+/// A character as a drawing has it: XML knows few control characters and no noncharacters, and a
+/// mark of direction would turn the text around it.
+pub(super) fn drawn(c: char) -> char {
+    match c {
+        '\t' | '\n' => c,
+        '\u{fffe}' | '\u{ffff}' => char::REPLACEMENT_CHARACTER,
+        c if steers(c) => char::REPLACEMENT_CHARACTER,
+        c => c,
+    }
 }
 
 /// Alignment of a text to its point.
@@ -215,6 +226,7 @@ impl Canvas<'_> {
             .color(&color)
             .transform(transform)
             .pos(Pos::new(horizontal, VPos::Center));
-        self.area.draw_text(text, &style, at).map_err(|error| error.to_string())
+        let text: String = text.chars().map(drawn).collect();
+        self.area.draw_text(&text, &style, at).map_err(|error| error.to_string())
     }
 }

@@ -1,7 +1,7 @@
 use std::fmt::Write;
 
 use super::{
-    canvas::{Align, Marker},
+    canvas::{Align, Marker, drawn},
     drawing::{About, Drawing, Ink, Key, Mark},
 };
 
@@ -36,9 +36,7 @@ fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // XML knows no other control characters.
-            c if c.is_control() && !"\t\n".contains(c) => escaped.push('\u{fffd}'),
-            c => escaped.push(c),
+            c => escaped.push(drawn(c)),
         }
     }
     escaped

@@ -13,6 +13,7 @@ use crate::{
     Error, Profile, Result,
     allocate::AllocatorSpec,
     budget::{Budget, Protect},
+    excerpt::short,
     files,
     reduce::ReducerSpec,
     score::ScorerSpec,
@@ -28,8 +29,8 @@ enum Format {
 impl Format {
     fn parse<T: DeserializeOwned>(self, text: &str) -> std::result::Result<T, String> {
         match self {
-            Self::Toml => toml::from_str(text).map_err(|error| error.to_string()),
-            Self::Json => serde_json::from_str(text).map_err(|error| error.to_string()),
+            Self::Toml => toml::from_str(text).map_err(|error| short(&error.to_string())),
+            Self::Json => serde_json::from_str(text).map_err(|error| short(&error.to_string())),
         }
     }
 }
