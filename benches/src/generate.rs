@@ -219,7 +219,7 @@ impl Runner {
     /// # Errors
     /// If there is no method of that name.
     pub fn policy(&self, method: &str, budget: Budget) -> Result<Policy> {
-        let mut policy = Policy::named(method, budget)?;
+        let mut policy = Policy::named(method, None)?.with_default_budget(budget);
         let schedule = policy.schedule();
         if let (Some(_), Some(every)) = (schedule.decode_every, self.decode_every) {
             policy = policy.with_schedule(Schedule { decode_every: Some(every), ..schedule });

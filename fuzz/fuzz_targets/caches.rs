@@ -37,7 +37,7 @@ fuzz_target!(|calls: Calls| {
     let all = methods();
     let method = &all[calls.method as usize % all.len()];
     let budget = Budget::Tokens(calls.budget.into());
-    let Ok(mut policy) = Policy::named(&method.name, budget) else { return };
+    let mut policy = Policy::named(&method.name, None).unwrap().with_default_budget(budget);
     if let Some(every) = calls.decode_every {
         policy = policy.with_schedule(Schedule::always(every.into()));
     }

@@ -40,8 +40,20 @@ pub fn policy(
         reference::Budget::Tokens(tokens) => Budget::Tokens(tokens),
         reference::Budget::Ratio(ratio) => Budget::Ratio(ratio),
     };
-    let all = method.allocate == Allocate::All;
-    let policy = if all { Policy::full() } else { Policy::local_window(budget) };
+    let schedule = Schedule {
+        prefill: match prefill {
+            Prefill::Never => PrefillCompression::Never,
+            Prefill::AtEnd => PrefillCompression::AtEnd,
+            Prefill::FirstPrompt => PrefillCompression::FirstPrompt,
+            Prefill::EveryChunk => PrefillCompression::EveryChunk,
+        },
+        decode_every,
+        append_only: None,
+    };
+    let policy = match method.allocate == Allocate::All || !schedule.compresses() {
+        true => Policy::full(),
+        false => Policy::local_window(budget).with_schedule(schedule),
+    };
     let policy = policy
         .with_name(method.name)
         .with_sinks(method.sinks)
@@ -54,16 +66,6 @@ pub fn policy(
             Positions::Written => PositionMode::Written,
             Positions::InCache => PositionMode::InCache,
             Positions::Deferred => PositionMode::Deferred,
-        })
-        .with_schedule(Schedule {
-            prefill: match prefill {
-                Prefill::Never => PrefillCompression::Never,
-                Prefill::AtEnd => PrefillCompression::AtEnd,
-                Prefill::FirstPrompt => PrefillCompression::FirstPrompt,
-                Prefill::EveryChunk => PrefillCompression::EveryChunk,
-            },
-            decode_every,
-            append_only: None,
         });
     let policy = with_store(policy, method.store);
     let policy = with_score(policy, method.score);

@@ -7,6 +7,7 @@ use briquette::{
 use briquette_tests::{
     backends::{backends, host},
     inputs::Noise,
+    named,
 };
 use burn::{
     nn::{RotaryEncoding, RotaryEncodingConfig},
@@ -96,7 +97,7 @@ fn policies_encode_by_it() {
             names.extend(["full", "tova", "snapkv", "cake", "d2o", "kvmerger", "kivi", "capkv"]);
         }
         for name in names {
-            let new = || KvCache::new(SHAPE, Policy::named(name, budget).unwrap(), device).unwrap();
+            let new = || KvCache::new(SHAPE, named(name, budget), device).unwrap();
             let (mut cache, mut other) = (new(), new());
             let mut noise = Noise::new(2);
             for new in [100].into_iter().chain([1; 40]) {

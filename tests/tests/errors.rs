@@ -666,14 +666,60 @@ fn objects(value: &serde_json::Value, place: &str, places: &mut Vec<String>) {
 #[test]
 fn names() {
     let error = Policy::named("snap-kv", Budget::Tokens(64)).unwrap_err();
-    assert_error!(
-        error,
-        Error::UnknownMethod { .. },
-        ["snap-kv", "full", "local-window", "streaming-llm", "h2o", "tova", "snapkv"]
-    );
+    assert_error!(error, Error::UnknownMethod { .. }, ["snap-kv", "briquette::methods"]);
     for method in briquette::methods() {
-        assert_eq!(Policy::named(&method.name, Budget::Tokens(64)).unwrap().name(), method.name);
+        assert_eq!(Policy::named(&method.name, None).unwrap().name(), method.name);
     }
+}
+
+/// A policy whose schedule compresses needs a budget, and only such a policy takes one.
+#[test]
+fn budgets_that_are_missing_or_given_in_vain() {
+    let (device, budget) = (host(), Budget::Ratio(0.25));
+    let of = |policy: &Policy| (policy.takes_budget(), policy.budget());
+    for name in ["full", "kivi", "fp8"] {
+        let policy = Policy::named(name, None).unwrap();
+        assert_eq!(of(&policy), (false, None));
+        assert_eq!(of(&policy.clone().with_default_budget(budget)), (false, None));
+        policy.check().unwrap();
+        for error in [
+            Policy::named(name, budget).unwrap_err(),
+            policy.clone().with_budget(budget).check().unwrap_err(),
+            KvCache::new(SHAPE, policy.with_budget(budget), &device).unwrap_err(),
+        ] {
+            assert_error!(error, Error::BudgetUnused { .. }, [name, "25%"]);
+        }
+    }
+    let packs = Policy::full().with_store(Quantized::kivi(4)).with_budget(budget);
+    assert_error!(packs.check().unwrap_err(), Error::BudgetUnused { .. }, ["full", "25%"]);
+    // Where something is dropped beside, the budget is of what stays.
+    let both = Policy::snapkv(budget).with_store(Quantized::kivi(4));
+    assert_eq!(of(&both), (true, Some(budget)));
+    both.check().unwrap();
+
+    for method in briquette::methods() {
+        let policy = Policy::named(&method.name, None).unwrap();
+        if policy.takes_budget() {
+            let error = policy.check().unwrap_err();
+            assert_error!(error, Error::BudgetMissing { .. }, [&method.name, "[budget]", "tokens"]);
+        }
+    }
+
+    // A file without a budget takes the one that it is given, and compresses to it.
+    let text = Policy::tova(Budget::Tokens(12)).to_toml().unwrap();
+    let text = text.replace("[budget]\ntokens = 12\n", "");
+    let read = Policy::from_toml(&text).unwrap();
+    assert_eq!(of(&read), (true, None));
+    let error = KvCache::new(SHAPE, read.clone(), &device).unwrap_err();
+    assert_error!(error, Error::BudgetMissing { .. }, ["tova", "tokens = 256"]);
+    let mut cache = KvCache::new(SHAPE, read.with_budget(budget), &device).unwrap();
+    advance(&mut cache, ROWS, 20);
+    assert_eq!(cache.tokens_kept(0).unwrap(), [5, 5]);
+    // One that never compresses has nothing that a budget is of.
+    let never = text.replace("prefill = \"at-end\"\ndecode-every = 1", "prefill = \"never\"");
+    assert_eq!(of(&Policy::from_toml(&never).unwrap()), (false, None));
+    let error = Policy::from_toml(&format!("{never}\n[budget]\ntokens = 12\n")).unwrap_err();
+    assert_error!(error, Error::BudgetUnused { .. }, ["tova", "12"]);
 }
 
 #[test]

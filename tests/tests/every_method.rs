@@ -10,6 +10,7 @@ use briquette_tests::{
     backends::{Backend, backends, host},
     in_one_pass,
     inputs::Noise,
+    named,
     profiles::profile,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
@@ -18,7 +19,7 @@ const SHAPE: CacheShape = CacheShape { layers: 3, query_heads: 4, kv_heads: 2, h
 const BUDGET: usize = 48;
 
 fn policy(name: &str, budget: Budget, shape: CacheShape) -> Policy {
-    let policy = Policy::named(name, budget).unwrap();
+    let policy = named(name, budget);
     if policy.reads_profile() { policy.with_profile(profile(shape)) } else { policy }
 }
 

@@ -1,10 +1,9 @@
 //! The bytes that a cache reports are those that the device holds.
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, KvCache, Policy, device::bytes_in_use,
-    position::RotaryEmbedding,
+    Budget, CacheConfig, CacheShape, KvCache, device::bytes_in_use, position::RotaryEmbedding,
 };
-use briquette_tests::{backends::backends, in_one_pass, inputs::Noise, profiles::profile};
+use briquette_tests::{backends::backends, in_one_pass, inputs::Noise, named, profiles::profile};
 use burn::tensor::{DType, Device};
 
 const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 64 };
@@ -51,7 +50,7 @@ fn bytes_held_are_the_devices() {
         let all = in_one_pass(budget).map(|policy| (policy.name().to_owned(), SHAPE));
         for (method, shape) in all.chain(odd) {
             for dtype in backend.dtypes().into_iter().filter(|dtype| *dtype != DType::BF16) {
-                let policy = Policy::named(&method, Budget::Tokens(budget)).unwrap();
+                let policy = named(&method, Budget::Tokens(budget));
                 let policy = policy.with_profile(profile(shape));
                 let config = CacheConfig::default().with_dtype(dtype);
                 let cache = KvCache::with_config(shape, policy, config, &backend.device).unwrap();

@@ -1,10 +1,11 @@
 //! Every method, on every device of the build, against the f64 reference: kept positions exactly,
 //! outputs to 1e-4 (f32) and 2e-2 (f16, bf16).
 
-use briquette::{Policy, methods};
+use briquette::methods;
 use briquette_tests::{
     backends::backends,
     inputs::{draw_profile, with_queries},
+    named,
     policy::policy,
     reference::{
         Allocate, Budget, Compare, Encoding, ErrorAware, From, HeadScore, Heads, Inner, Method,
@@ -856,7 +857,7 @@ fn names_and_parameters() {
     }
     let tokens = 256;
     for (method, prefill, decode_every) in papers() {
-        let named = Policy::named(method.name, briquette::Budget::Tokens(tokens)).unwrap();
+        let named = named(method.name, briquette::Budget::Tokens(tokens));
         let composed = policy(&method, Budget::Tokens(tokens), prefill, decode_every);
         assert_eq!(named.to_toml().unwrap(), composed.to_toml().unwrap());
     }

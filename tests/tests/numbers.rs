@@ -20,11 +20,13 @@ const ROWS: usize = 2;
 /// All methods on the host, of each kind one elsewhere.
 fn policies(backend: &Backend) -> Vec<Policy> {
     let few = ["h2o", "adakv", "ems", "kivi"];
-    let all =
-        in_one_pass(BUDGET).filter(|policy| policy.budget().is_none() || policy.holds_budget());
+    let all = in_one_pass(BUDGET).filter(|policy| !policy.takes_budget() || policy.holds_budget());
     let some = all.filter(|policy| backend.is_quick() || few.contains(&policy.name()));
-    some.map(|policy| policy.with_schedule(Schedule::always(1)).with_profile(profile(SHAPE)))
-        .collect()
+    let always = |policy: Policy| match policy.takes_budget() {
+        true => policy.with_schedule(Schedule::always(1)),
+        false => policy,
+    };
+    some.map(|policy| always(policy).with_profile(profile(SHAPE))).collect()
 }
 
 fn cache(policy: Policy, dtype: DType, device: &Device) -> KvCache {

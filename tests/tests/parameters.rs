@@ -11,7 +11,7 @@ use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, Result, Schedule, methods,
     position::RotaryEmbedding,
 };
-use briquette_tests::{backends::host, profiles::profile};
+use briquette_tests::{backends::host, named, profiles::profile};
 use burn::tensor::{Device, Distribution, Tensor};
 use serde_json::{Map, Value, json};
 
@@ -96,7 +96,7 @@ fn panicked(cases: &[(String, Policy, CacheConfig)]) -> Vec<String> {
 fn every_parameter_of_every_method_is_refused_or_works() {
     let mut cases = Vec::new();
     for method in methods() {
-        let base = Policy::named(&method.name, Budget::Tokens(48)).unwrap();
+        let base = named(&method.name, Budget::Tokens(48));
         let form: Value = serde_json::from_str(&base.to_json().unwrap()).unwrap();
         let mut all = Vec::new();
         places(&form, String::new(), &mut all);
@@ -141,8 +141,7 @@ fn every_budget_of_every_method_is_refused_or_works() {
     let mut cases = Vec::new();
     for method in methods() {
         for budget in budgets {
-            let Ok(policy) = Policy::named(&method.name, budget) else { continue };
-            let policy = policy.with_profile(profile(SHAPE));
+            let policy = named(&method.name, budget).with_profile(profile(SHAPE));
             cases.push((format!("{} at {budget}", method.name), policy.clone(), None));
             for schedule in schedules {
                 let name = format!("{} at {budget}, {schedule:?}", method.name);

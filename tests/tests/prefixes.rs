@@ -14,6 +14,7 @@ use briquette_tests::{
     backends::{Backend, backends, host},
     in_one_pass,
     inputs::Noise,
+    named,
     profiles::profile,
 };
 use burn::tensor::{DType, Device, Tensor};
@@ -60,7 +61,7 @@ impl Tokens {
 }
 
 fn policy(name: &str) -> Policy {
-    let policy = Policy::named(name, Budget::Tokens(BUDGET)).unwrap();
+    let policy = named(name, Budget::Tokens(BUDGET));
     if policy.reads_profile() { policy.with_profile(profile(SHAPE)) } else { policy }
 }
 

@@ -8,6 +8,7 @@ use briquette_tests::{
     backends::{Backend, backends, host},
     in_one_pass,
     inputs::Noise,
+    named,
     profiles::profile,
 };
 use burn::tensor::{DType, Device};
@@ -47,8 +48,11 @@ struct Play {
 
 impl Play {
     fn new(name: &str, seed: u64, device: &Device) -> Self {
-        let policy = Policy::named(name, Budget::Tokens(40)).unwrap();
-        let policy = policy.with_schedule(Schedule::always(1)).with_profile(profile(SHAPE));
+        let policy = named(name, Budget::Tokens(40)).with_profile(profile(SHAPE));
+        let policy = match policy.takes_budget() {
+            true => policy.with_schedule(Schedule::always(1)),
+            false => policy,
+        };
         Self {
             cache: KvCache::new(SHAPE, policy, device).unwrap(),
             noise: Noise::new(seed),

@@ -116,7 +116,8 @@ fn main() -> Result<()> {
 fn policies(args: &Args) -> Result<Vec<Policy>> {
     let mut policies = Vec::new();
     for method in methods() {
-        let policy = Policy::named(&method.name, Budget::Tokens(args.budget))?;
+        let policy = Policy::named(&method.name, None)?;
+        let policy = policy.with_default_budget(Budget::Tokens(args.budget));
         let chosen = match args.methods.is_empty() {
             true => policy.second_pass().is_none() && !policy.reads_profile(),
             false => args.methods.contains(&method.name),

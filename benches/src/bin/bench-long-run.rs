@@ -60,7 +60,8 @@ fn main() -> Result<()> {
     rope.tables(PROMPT + tokens);
     let mut grown = Vec::new();
     for method in all {
-        let policy = Policy::named(&method.name, Budget::Tokens(budget))?;
+        let policy = Policy::named(&method.name, None)?;
+        let policy = policy.with_default_budget(Budget::Tokens(budget));
         // What needs a second pass over the prompt, or drops nothing, has no fixed budget.
         let chosen = wanted.is_empty() || wanted.contains(&method.name);
         if !chosen || policy.second_pass().is_some() || !policy.holds_budget() {

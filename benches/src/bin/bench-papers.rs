@@ -130,7 +130,10 @@ impl Papers {
                 }
                 let at = format!("{} {}+{}, {}", table.name, case.prompt, case.new, run.method);
                 // Before its time is spent.
-                if let Err(error) = Policy::named(run.method, Budget::Tokens(case.budget)) {
+                let budget = Budget::Tokens(case.budget);
+                let policy = Policy::named(run.method, None);
+                let checked = policy.and_then(|it| it.with_default_budget(budget).check());
+                if let Err(error) = checked {
                     let why = error.to_string();
                     eprintln!("{at}: left out: {}", why.split([':', ';']).next().unwrap_or(""));
                     continue;

@@ -67,7 +67,7 @@ fn one(
     device: &Device,
 ) -> Result<(Duration, Duration)> {
     let budget = Budget::Tokens(if quick { 48 } else { 256 });
-    let policy = Policy::named(method, budget)?;
+    let policy = Policy::named(method, None)?.with_default_budget(budget);
     let policy = policy.with_profile(Arc::new(random_profile(shape)));
     let config = CacheConfig::default().with_dtype(dtype).with_input_check(InputCheck::Prompt);
     let rope = RotaryEmbedding::new(shape.head_dim, 8192, 10_000.0, device)?;

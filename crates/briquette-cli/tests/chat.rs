@@ -556,7 +556,7 @@ fn a_terminal_takes_a_paste_of_any_length_and_commands() {
 
     for (said, answer) in [
         ("/policy snapkv 25%", "a new conversation: snapkv with a budget of 25%"),
-        ("/policy nothing", "unknown method `nothing`"),
+        ("/policy nothing", "policy `nothing`: there is no such method"),
         ("/nothing", "there is no /nothing"),
         ("/policy", "snapkv with a budget of 25%"),
     ] {

@@ -143,6 +143,32 @@ fn generate_holds_its_budget() {
     assert!(cache["held_of_full"].as_f64().unwrap() < 0.125, "{cache}");
 }
 
+#[test]
+fn a_policy_file_is_held_to_the_budget_it_is_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, policy) = (dir.path().join("text.txt"), dir.path().join("mine.toml"));
+    fs::write(&file, "A fox lives in the wood. ".repeat(60)).unwrap();
+    let printed = stdout(&["policies", "tova"]);
+    let none = printed.replace("[budget]\ntokens = 256\n", "");
+    assert_ne!(printed, none);
+    fs::write(&policy, &none).unwrap();
+    // What is printed of a file is what it says.
+    assert_eq!(stdout(&["policies", text(&policy)]), none);
+    let args = ["generate", "--file", text(&file), "--max-new-tokens", "2", "--json", "-"];
+    let args = [&args[..], &["--policy", text(&policy)]].concat();
+    let report = stdout(&[&args[..], &["--budget", "25%"]].concat());
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let seen = report["cache"]["tokens_seen"].as_u64().unwrap();
+    assert_eq!(report["budget"], "25%");
+    assert_eq!(report["cache"]["tokens_kept"], Value::from(vec![seen / 4; 8]));
+    let error = refused(&args, 1);
+    assert!(
+        error.contains("mine.toml") || error.contains("`tova` compresses, but has no"),
+        "{error}"
+    );
+    assert!(error.contains("--budget 256"), "{error}");
+}
+
 /// The rows of a result for a task asked at this time under a policy.
 fn rows<'a>(report: &'a Value, policy: &str, ask: &str) -> Vec<&'a Value> {
     let rows = report["rows"].as_array().unwrap().iter();
@@ -205,8 +231,11 @@ fn failures_exit_with_1_and_say_why() {
     let dir = tempfile::tempdir().unwrap();
     let empty = text(dir.path());
     let prompt = ["generate", "--prompt", "x"];
-    let cases: [(&[&str], &[&str], &str); 10] = [
-        (&prompt, &["--policy", "nosuch"], "unknown method `nosuch`; known: full, local-window"),
+    let cases: [(&[&str], &[&str], &str); 13] = [
+        (&prompt, &["--policy", "nosuch"], "policy `nosuch`: there is no such method; `briquette"),
+        (&prompt, &["--policy", "SnapKV"], "policy `SnapKV`: did you mean `snapkv`? there is no"),
+        (&prompt, &["--policy", "full", "--budget", "25%"], "takes no budget, and 25% is given"),
+        (&prompt, &["--policy", "kvzip:tokens=0"], "write the whole, as score.tokens=2048"),
         (&prompt, &["--policy", "nosuch.toml"], "nosuch.toml"),
         (&prompt, &["--budget", "16"], "a budget of 16"),
         (&prompt, &["--device", "abacus"], "`abacus`"),

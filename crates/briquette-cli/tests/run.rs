@@ -217,6 +217,79 @@ fn all_methods_have_one_name_and_changes_of_their_own() {
 }
 
 #[test]
+fn budgets_are_of_the_policies_that_take_one() {
+    let place = Place::new("");
+    let own = briquette::Policy::snapkv(briquette::Budget::Tokens(77)).to_toml().unwrap();
+    let none = own.replace("[budget]\ntokens = 77\n", "");
+    assert_ne!(own, none);
+    fs::write(place.path("own.toml"), own).unwrap();
+    fs::write(place.path("none.toml"), none).unwrap();
+    let task = "[[tasks.needle]]\nlengths = [192]\n";
+    let head = |budgets: &str| {
+        format!("name = \"small\"\n{budgets}[[models]]\ndir = {MODEL:?}\n[[policies]]\n")
+    };
+    let write = |budgets: &str, policy: &str| {
+        fs::write(place.path("small.toml"), head(budgets) + policy + task).unwrap();
+    };
+    for (budgets, policy, expected) in [
+        ("", "file = \"none.toml\"\nbudgets = [\"25%\", 64]\n", &["-", "25%", "64"][..]),
+        ("budgets = [48]\n", "file = \"none.toml\"\n", &["-", "48"]),
+        ("budgets = [48]\n", "file = \"own.toml\"\n", &["-", "77"]),
+        ("budgets = [48]\n", "file = \"own.toml\"\nbudgets = [64]\n", &["-", "64"]),
+        ("budgets = [48]\n", "name = \"tova:budget.ratio=0.5\"\n", &["-", "50%"]),
+        (
+            "budgets = [48]\n",
+            "name = \"kivi\"\n[[policies]]\nname = \"snapkv:kernel=15\"\nchange = [\"sinks=2\"]\n",
+            &["-", "-", "48"],
+        ),
+        ("", "name = \"tova\"\nbudgets = [64]\n[[policies]]\nname = \"fp8\"\n", &["-", "64", "-"]),
+    ] {
+        write(budgets, policy);
+        let found: Value =
+            serde_json::from_str(&place.run("out", &["--dry-run", "--json", "-"])).unwrap();
+        let shares = found["shares"].as_array().unwrap().iter();
+        let shares: Vec<&str> = shares.map(|share| share["budget"].as_str().unwrap()).collect();
+        assert_eq!(shares, expected, "{budgets}{policy}");
+    }
+    for (budgets, policy, says) in [
+        ("", "file = \"none.toml\"\n", "at the top of the file, or `[budget]` into its file"),
+        ("", "name = \"h2o\"\n", "needs a budget: write `budgets` beside it"),
+        ("", "name = \"kivi\"\nbudgets = [64]\n", "takes no budget, and 64 is given"),
+        ("budgets = [64]\n", "name = \"fp8\"\n", "budgets: no policy here takes one"),
+        ("", "name = \"tova:tokens=9\"\nbudgets = [64]\n", "a budget of 9, and 64 is given"),
+    ] {
+        write(budgets, policy);
+        let error = place.refused("out", &["--dry-run"]);
+        assert!(error.contains(says), "{policy}: {error}");
+    }
+
+    let file = place.path("none.toml");
+    let needle = |policies: &str, budgets: &[&str]| {
+        let small = ["needle", "--lengths", "192", "--depths", "50", "--samples", "1"];
+        let args = [&small[..], &["--policies", policies, "--json", "-"], budgets].concat();
+        let output = briquette(&args);
+        match output.status.success() {
+            false => Err(String::from_utf8(output.stderr).unwrap()),
+            true => {
+                let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+                let rows = report["rows"].as_array().unwrap().iter();
+                let rows = rows.filter(|row| row["policy"] != "full" && row["ask"] == "after");
+                Ok(rows.map(|row| row["budget"].as_str().unwrap().to_owned()).collect::<Vec<_>>())
+            }
+        }
+    };
+    let both = format!("full,{file},{file}:kernel=15");
+    assert_eq!(needle(&both, &["--budgets", "48,25%"]).unwrap(), ["48", "25%", "48", "25%"]);
+    for (policies, budgets, says) in [
+        (file.as_str(), &[][..], "has no budget: write `[budget]`"),
+        ("full,kivi", &["--budget", "64"], "takes no budget, and 64 is given"),
+    ] {
+        let error = needle(policies, budgets).unwrap_err();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
 fn shards_joined_are_the_whole() {
     let place = Place::new(SMALL);
     place.run("whole", &[]);
@@ -388,7 +461,8 @@ fn what_cannot_be_run_is_refused_before_anything_runs() {
             "[[tasks.nosuch]]\n",
             &["line 5, column 9", "unknown field `nosuch`", "`needle`", "`longbench`"][..],
         ),
-        ("[[policies]]\nname = \"nosuch\"\n", &["line 6, column 8", "known: full, local-window"]),
+        ("[[policies]]\nname = \"snapvk\"\n", &["line 6, column 8", "did you mean `snapkv`?"]),
+        ("[[policies]]\nname = \"my.toml\"\n", &["line 6, column 8", "`file = \"my.toml\"`"]),
         ("[[policies]]\nname = \"h2o\"\nbudgets = [\"lots\"]\n", &["line 7", "`lots`", "25%"]),
         ("[[tasks.needle]]\nlengs = [8]\n", &["line 6", "`lengs`", "`lengths`"]),
         (&format!("[[policies]]\n{text}"), &["either a `name`, a `file` or a `prefix`"]),

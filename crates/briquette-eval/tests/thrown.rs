@@ -148,7 +148,8 @@ fn at(dir: &Path, name: &str, read: impl Fn(&Path) -> bool) -> impl Fn(&[u8]) ->
 #[test]
 fn policies_and_profiles() {
     for method in methods() {
-        let policy = Policy::named(&method.name, Budget::Tokens(64)).unwrap();
+        let policy = Policy::named(&method.name, None).unwrap();
+        let policy = policy.with_default_budget(Budget::Tokens(64));
         let toml = policy.to_toml().unwrap();
         throw(&method.name, toml.as_bytes(), |bytes| Policy::from_toml(&text(bytes)).is_ok());
         let json = policy.to_json().unwrap();

@@ -224,7 +224,8 @@ fn every_policy_runs_on_every_architecture() {
         let text = [&expected.tokens[..], &expected.greedy].concat();
         let prompts = [&text[..60], &text[..45]];
         for method in methods() {
-            let policy = Policy::named(&method.name, Budget::Tokens(40)).unwrap();
+            let policy = Policy::named(&method.name, None).unwrap();
+            let policy = policy.with_default_budget(Budget::Tokens(40));
             let reads = policy.reads_profile();
             let policy =
                 if reads { policy.with_profile(profile(model.cache_shape())) } else { policy };

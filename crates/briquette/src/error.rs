@@ -134,6 +134,22 @@ pub enum Error {
         /// Protected last tokens.
         recent: usize,
     },
+    /// A policy that compresses has no budget.
+    #[error(
+        "policy `{policy}` compresses, but has no budget: write `[budget]` with `tokens = 256` or `ratio = 0.25` into its file, or give it one"
+    )]
+    BudgetMissing {
+        /// The policy.
+        policy: String,
+    },
+    /// A policy that never compresses was given a budget.
+    #[error("policy `{policy}` never compresses, so it takes no budget, and {budget} is given")]
+    BudgetUnused {
+        /// The policy.
+        policy: String,
+        /// The budget.
+        budget: Budget,
+    },
     /// A merging reducer cannot reach the budget, because tokens that it must not merge stand
     /// between the others.
     #[error(
@@ -208,20 +224,33 @@ pub enum Error {
         needs: &'static str,
     },
     /// No method has this name.
-    #[error("unknown method `{name}`; known: {known}")]
+    #[error("unknown method `{name}`; `briquette::methods` lists all {}", known.len())]
     UnknownMethod {
         /// Name that was passed.
         name: String,
         /// Names of all methods.
-        known: String,
+        known: Vec<String>,
     },
     /// A policy file cannot be read or understood.
-    #[error("policy {origin}: {message}")]
+    #[error("policy {origin}: {}{message}", at(*place))]
     PolicyFile {
         /// A path, or the format of a text.
         origin: String,
-        /// Error message, with the line where the format tells it.
+        /// Line and column, from 1, where they are known.
+        place: Option<(usize, usize)>,
+        /// Error message, with the path of the key.
         message: String,
+    },
+    /// A policy file was read, and what it says is refused.
+    #[error("policy {origin}: {}{refusal}", at(*place))]
+    PolicyOfFile {
+        /// The path.
+        origin: String,
+        /// Line and column, from 1, of a parameter.
+        place: Option<(usize, usize)>,
+        /// Refusal of the policy's check.
+        #[source]
+        refusal: Box<Error>,
     },
     /// A policy with a custom stage has no file form.
     #[error("policy `{policy}` has the custom {stage} `{name}`, which has no file form")]
@@ -369,6 +398,11 @@ pub enum Error {
     /// The device failed while executing.
     #[error("the device failed: {0}")]
     Execution(String),
+}
+
+/// Returns the beginning of a message about a place in a file.
+fn at(place: Option<(usize, usize)>) -> String {
+    place.map_or_else(String::new, |(line, column)| format!("line {line}, column {column}: "))
 }
 
 impl Error {

@@ -58,6 +58,8 @@ pub mod excerpt;
 pub mod files;
 mod head_patterns;
 pub mod ops;
+#[doc(hidden)]
+pub mod parse;
 pub mod policy;
 pub mod position;
 pub mod prefix;

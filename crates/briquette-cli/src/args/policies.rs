@@ -15,8 +15,8 @@ pub(crate) struct PolicyArgs {
         default_value = defaults::POLICIES
     )]
     pub(crate) policies: Vec<String>,
-    /// Budgets of every policy: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
-    /// [default: 128,256, and for a policy file its own]
+    /// Budgets of every policy that takes one: tokens (256), a share of the tokens seen (25%), or
+    /// bytes (512KiB) [default: 128,256, and for a policy file its own]
     #[arg(long, visible_alias = "budget", value_name = "B,…", value_delimiter = ',')]
     pub(crate) budgets: Vec<Budget>,
 }

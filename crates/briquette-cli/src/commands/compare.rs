@@ -10,6 +10,10 @@ use crate::{
     measure::one_task::{CommonArgs, OneTask, text_task},
 };
 
+/// Budgets where none are named.
+const BUDGETS: [Budget; 4] =
+    [Budget::Tokens(64), Budget::Tokens(128), Budget::Tokens(256), Budget::Tokens(512)];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -18,14 +22,9 @@ pub(crate) struct Args {
     /// .json) [default: all methods]
     #[arg(long, visible_alias = "policy", value_name = "NAME|FILE,…", value_delimiter = ',')]
     policies: Vec<String>,
-    /// Budgets of every policy: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
-    #[arg(
-        long,
-        visible_alias = "budget",
-        value_name = "B,…",
-        value_delimiter = ',',
-        default_value = "64,128,256,512"
-    )]
+    /// Budgets of every policy that takes one: tokens (256), a share of the tokens seen (25%), or
+    /// bytes (512KiB) [default: 64,128,256,512, and for a policy file its own]
+    #[arg(long, visible_alias = "budget", value_name = "B,…", value_delimiter = ',')]
     budgets: Vec<Budget>,
     /// Changes to every method that has the key, as in kernel=15
     #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',')]
@@ -73,6 +72,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         chat: args.haystack.chat(),
         policies: &args.policies,
         budgets: &args.budgets,
+        default: &BUDGETS,
         change: &args.change,
         full: true,
         seed: args.seed,

@@ -5,7 +5,7 @@ use briquette_eval::tasks::synthetic::Needle;
 use serde_json::json;
 
 use crate::{
-    args::{depths::DepthArgs, haystack::HaystackArgs, policies::PolicyArgs},
+    args::{defaults, depths::DepthArgs, haystack::HaystackArgs, policies::PolicyArgs},
     measure::one_task::{CommonArgs, OneTask},
 };
 
@@ -55,6 +55,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         chat: args.haystack.chat(),
         policies: &args.policies.policies,
         budgets: &args.policies.budgets,
+        default: &defaults::BUDGETS,
         change: &[],
         full: true,
         seed: args.seed,

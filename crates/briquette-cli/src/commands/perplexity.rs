@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use crate::{
-    args::{policies::PolicyArgs, text::TextArgs, windows::WindowArgs},
+    args::{defaults, policies::PolicyArgs, text::TextArgs, windows::WindowArgs},
     measure::one_task::{CommonArgs, OneTask, text_task},
 };
 
@@ -35,6 +35,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         chat: false,
         policies: &args.policies.policies,
         budgets: &args.policies.budgets,
+        default: &defaults::BUDGETS,
         change: &[],
         full: true,
         seed: 0,

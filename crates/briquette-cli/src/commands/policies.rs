@@ -38,7 +38,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let human = format!("{}\n{left}", methods_table(&methods, width));
         return args.output.write(&human, &Listed { methods });
     };
-    let policy = policy::read(text, None, BUDGET)?.policy;
+    let written = policy::parse(text)?;
+    let policy = match policy::is_file(policy::split(text).0) {
+        true => written.policy().clone(),
+        false => written.or_at(BUDGET)?.policy,
+    };
     let json: serde_json::Value = serde_json::from_str(&policy.to_json()?)?;
     args.output.write_plain(&policy.to_toml()?, &json)
 }

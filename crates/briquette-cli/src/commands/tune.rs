@@ -222,7 +222,12 @@ fn candidates(policies: &[String]) -> Result<Vec<Candidate>> {
     });
     let mut candidates: Vec<Candidate> = Vec::new();
     for text in texts {
-        let entry = policy::read(&text, Some(policy::AMPLE), policy::AMPLE)?;
+        let written = policy::parse(&text)?;
+        // Those that take one are searched for.
+        let entry = match written.policy().takes_budget() {
+            true => written.at(policy::AMPLE)?,
+            false => written.checked()?,
+        };
         if candidates.iter().all(|other| other.label != entry.label) {
             candidates.push(Candidate { label: entry.label, policy: Ok(entry.policy) });
         }
@@ -293,7 +298,7 @@ mod tests {
             if names.iter().all(|method| Some(method.name.as_str()) != label.split(':').next()) {
                 continue;
             }
-            let policy = policy::read(label, Some(policy::AMPLE), policy::AMPLE).unwrap().policy;
+            let policy = policy::parse(label).unwrap().or_at(policy::AMPLE).unwrap().policy;
             assert!(tried.contains(&policy.to_toml().unwrap()), "{label}");
             found += 1;
         }

@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use briquette::Budget;
 use briquette_eval::{
-    files, policy,
+    files,
+    policy::{self, Written},
     run::{Plan, RunFile},
 };
 use serde_json::{Value, json};
 
 use crate::{
     args::{
-        batch::BatchArgs, defaults, jobs::JobsArgs, model::ModelArgs, path::absolute,
-        profile::ProfileArgs, resume::ResumeArgs, text::TextArgs, windows::WindowArgs,
+        batch::BatchArgs, jobs::JobsArgs, model::ModelArgs, path::absolute, profile::ProfileArgs,
+        resume::ResumeArgs, text::TextArgs, windows::WindowArgs,
     },
     error::Error,
     measure::measurement::Measurement,
@@ -46,7 +47,10 @@ pub(crate) struct OneTask<'a> {
     pub(crate) chat: bool,
     /// As they are written on the command line; none stands for all methods.
     pub(crate) policies: &'a [String],
+    /// As they are written on the command line.
     pub(crate) budgets: &'a [Budget],
+    /// Budgets of methods where none are written; a policy file has its own.
+    pub(crate) default: &'a [Budget],
     pub(crate) change: &'a [String],
     /// Whether the full cache is measured though nobody names it.
     pub(crate) full: bool,
@@ -107,16 +111,27 @@ impl OneTask<'_> {
         let texts = |budgets: &[Budget]| -> Vec<String> {
             budgets.iter().map(ToString::to_string).collect()
         };
-        let budgets = if self.budgets.is_empty() { &defaults::BUDGETS } else { self.budgets };
+        let budgets = if self.budgets.is_empty() { self.default } else { self.budgets };
         let mut policies = Vec::new();
-        for text in self.policies {
-            // Errors of a policy are said here in the words of the command line.
-            policy::read(text, Some(policy::AMPLE), policy::AMPLE)?;
-            policies.push(if policy::is_file(text) {
-                json!({ "file": absolute(text.as_ref())?, "budgets": texts(self.budgets) })
+        // Errors of a policy are said here in the words of the command line.
+        let written = self.policies.iter().map(|text| policy::parse(text));
+        let written = written.collect::<briquette_eval::Result<Vec<Written>>>()?;
+        let taken = written.is_empty() || written.iter().any(Written::takes_budget);
+        if let (false, [first, ..], Some(budget)) = (taken, &*written, self.budgets.first()) {
+            // It says why.
+            first.clone().at(*budget)?;
+        }
+        for (text, written) in self.policies.iter().zip(written) {
+            let (origin, change) = policy::split(text);
+            let takes_budget = written.takes_budget();
+            policies.push(if policy::is_file(origin) {
+                let budgets = if takes_budget { texts(self.budgets) } else { Vec::new() };
+                if budgets.is_empty() {
+                    written.checked()?;
+                }
+                json!({ "file": absolute(origin.as_ref())?, "change": change, "budgets": budgets })
             } else {
-                let mut parts = text.split(':');
-                json!({ "name": parts.next(), "change": parts.collect::<Vec<&str>>() })
+                json!({ "name": origin, "change": change })
             });
         }
         if policies.is_empty() {
@@ -125,7 +140,7 @@ impl OneTask<'_> {
         let file = json!({
             "name": self.command,
             "seeds": [self.seed],
-            "budgets": texts(budgets),
+            "budgets": if taken { texts(budgets) } else { Vec::new() },
             "change": self.change,
             "full": self.full,
             "models": [model],

@@ -124,7 +124,9 @@ impl<'a> Session<'a> {
     /// # Errors
     /// What [`policy::read`] refuses, and a policy that lacks something.
     pub(crate) fn change(&mut self, policy: &str, budget: Option<&str>) -> Result<()> {
-        let budget = budget.map(str::parse).transpose()?.or(self.args.budget);
+        let written = policy::parse(policy)?;
+        let of_command = self.args.budget.filter(|_| written.takes_budget());
+        let budget = budget.map(str::parse).transpose()?.or(of_command);
         let entry = policy::read(policy, budget, BUDGET)?;
         self.cache = empty_cache(self.loaded, self.profiles, entry)?;
         self.begun = None;

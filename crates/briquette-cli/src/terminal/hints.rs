@@ -1,7 +1,7 @@
 //! Hints against errors, in the words of the command: the libraries below do not know its options.
 
-use briquette::{Error as CacheError, methods};
-use briquette_eval::{Error, policy};
+use briquette::Error as CacheError;
+use briquette_eval::Error;
 use briquette_models::Error as ModelError;
 
 use crate::error::Error as CommandError;
@@ -14,17 +14,13 @@ pub(crate) fn of(error: &anyhow::Error) -> Option<String> {
             Some(Error::Model(error)) => Some(error),
             _ => None,
         });
-        let cache = cause.downcast_ref::<CacheError>().or(match (eval, model) {
+        let of_file = cause.downcast_ref::<Box<CacheError>>().map(|boxed| &**boxed);
+        let cache = cause.downcast_ref::<CacheError>().or(of_file).or(match (eval, model) {
             (Some(Error::Cache(error)), _) | (_, Some(ModelError::Cache(error))) => Some(error),
             _ => None,
         });
         if let Some(CommandError::OutputForeign { .. }) = cause.downcast_ref() {
             return Some("--force overwrites it".into());
-        }
-        if let Some(CacheError::UnknownMethod { name, .. }) = cache {
-            let methods = methods();
-            let near = policy::nearest(name, methods.iter().map(|method| method.name.as_str()));
-            return near.map(|near| format!("did you mean {near}?"));
         }
         let hint = match cache {
             Some(CacheError::ProfileMissing { .. }) => Some(
@@ -32,6 +28,10 @@ pub(crate) fn of(error: &anyhow::Error) -> Option<String> {
             ),
             Some(CacheError::BudgetTooSmall { .. } | CacheError::BytesTooFew { .. }) => {
                 Some("--budget takes a larger one")
+            }
+            Some(CacheError::BudgetMissing { .. }) => Some("as --budget 256 or --budget 25%"),
+            Some(CacheError::BudgetUnused { .. }) => {
+                Some("leave it out, or take a policy that drops tokens")
             }
             Some(CacheError::Device { .. }) => Some("--device names another"),
             _ => model.and_then(of_model),

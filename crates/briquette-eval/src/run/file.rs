@@ -3,7 +3,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use briquette::{Budget, excerpt::short};
+use briquette::{Budget, parse};
 use serde::Deserialize;
 
 use super::{
@@ -78,8 +78,7 @@ impl RunFile {
     /// [`Error::RunFile`].
     pub fn parse(text: &str, origin: &Path, base: &Path) -> Result<Self> {
         let fail = |message: String| Error::RunFile { path: origin.into(), message };
-        let mut file: Self =
-            toml::from_str(text).map_err(|error| fail(short(&error.to_string())))?;
+        let mut file: Self = parse::toml(text).map_err(|mistake| fail(mistake.to_string()))?;
         file.text = text.to_owned();
         file.origin = origin.into();
         if file.name.is_empty() {

@@ -1,4 +1,8 @@
-use std::{collections::BTreeMap, fmt, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use briquette::{Budget, Policy, Prefix, methods};
 use serde::{
@@ -9,7 +13,7 @@ use serde::{
 use super::{budget::BudgetText, twice::twice};
 use crate::{
     Error, Result, files,
-    policy::{AMPLE, changed, changed_everywhere, from_file},
+    policy::{NamedPolicy, Written, from_file, is_file, method, split},
     prefix,
 };
 
@@ -39,12 +43,18 @@ pub struct PolicySpec {
     budgets: Vec<BudgetText>,
 }
 
-/// The name of a method that exists, or of all.
+/// The name of a method that exists, with its changes as on the command line, or of all.
 #[derive(Clone, Debug)]
 struct MethodName(String);
 
 /// The name that stands for every method.
 const ALL: &str = "all";
+
+impl Candidate {
+    fn of(named: NamedPolicy) -> Self {
+        Self { budget: named.budget(), label: named.label, policy: Ok(named.policy) }
+    }
+}
 
 impl<'de> Deserialize<'de> for MethodName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
@@ -58,22 +68,35 @@ impl<'de> Deserialize<'de> for MethodName {
 
             fn visit_str<E: serde::de::Error>(
                 self,
-                name: &str,
+                text: &str,
             ) -> std::result::Result<MethodName, E> {
-                let known: Vec<String> = methods().into_iter().map(|method| method.name).collect();
-                if name == ALL || known.iter().any(|known| known == name) {
-                    return Ok(MethodName(name.to_owned()));
+                let name = MethodName(text.to_owned());
+                if is_file(text) {
+                    return Err(E::custom(format!(
+                        "a policy file is named by `file = \"{text}\"`"
+                    )));
                 }
-                Err(E::custom(format!("unknown method `{name}`; known: {}", known.join(", "))))
+                if name.0 != ALL {
+                    method(name.parts().0)
+                        .map_err(|reason| E::custom(format!("`{text}`: {reason}")))?;
+                }
+                Ok(name)
             }
         }
         deserializer.deserialize_str(Name).map_err(D::Error::custom)
     }
 }
 
+impl MethodName {
+    /// The method, and the changes to it.
+    fn parts(&self) -> (&str, Vec<&str>) {
+        split(&self.0)
+    }
+}
+
 impl PolicySpec {
     /// Makes the path of the file begin at `base`.
-    pub(super) fn resolve(&mut self, base: &std::path::Path) {
+    pub(super) fn resolve(&mut self, base: &Path) {
         for path in [&mut self.file, &mut self.prefix].into_iter().flatten() {
             *path = files::joined(base, path);
         }
@@ -91,62 +114,49 @@ impl PolicySpec {
         self.change.iter().fold(name, |label, change| format!("{label}:{change}"))
     }
 
-    /// The policy at this budget, or with that of its file. Those of `changes` are made that it has
-    /// the keys of; `used` notes which.
-    fn policy(
-        &self,
-        budget: Option<Budget>,
-        changes: &[String],
-        used: &mut [bool],
-    ) -> Result<Policy> {
-        let fail = |reason: &str| Error::PolicyText { text: self.label(), reason: reason.into() };
-        let policy = match (&self.name, &self.file, &self.prefix) {
-            (Some(name), None, None) => Policy::named(&name.0, budget.unwrap_or(AMPLE))?,
-            (None, None, Some(path)) if self.change.is_empty() && self.budgets.is_empty() => {
-                let prefix = Prefix::read(path)?;
-                match prefix::content(&prefix)? {
-                    prefix::Content::Text => {}
-                    prefix::Content::Message { .. } => {
-                        return Err(fail(
-                            "its prefix is the beginning of a user's message, which `generate --prefix` goes on with; a run \
-                             starts from one that was compressed without --chat",
-                        ));
-                    }
-                    prefix::Content::Conversation(_) => {
-                        return Err(Error::WholeConversation { path: path.clone() });
-                    }
-                }
-                return Ok(prefix.policy()?);
-            }
-            (None, None, Some(_)) => {
-                return Err(fail("a prefix has the policy and the budget it was made with"));
-            }
-            (None, Some(file), None) => {
-                let policy = from_file(file)?;
-                match budget {
-                    Some(budget) => policy.with_budget(budget),
-                    None => policy,
-                }
-            }
-            _ => return Err(fail("a policy has either a `name`, a `file` or a `prefix`")),
-        };
-        let mut policy = self
-            .change
-            .iter()
-            .try_fold(policy, |policy, change| changed(&policy, change))
-            .map_err(|reason| fail(&reason))?;
-        for (change, used) in changes.iter().zip(used) {
-            if let Some(changed) =
-                changed_everywhere(&policy, change).map_err(|reason| fail(&reason))?
-            {
-                (policy, *used) = (changed, true);
-            }
-        }
-        policy.check()?;
-        Ok(policy)
+    fn error(&self, reason: &str) -> Error {
+        Error::PolicyText { text: self.label(), reason: reason.into() }
     }
 
-    /// The policy at each of its budgets, with the reason where it cannot hold.
+    /// The policy of a prefix, with the budget that the prefix was made with.
+    fn of_prefix(&self, path: &Path) -> Result<Policy> {
+        if !(self.change.is_empty() && self.budgets.is_empty()) {
+            return Err(self.error("a prefix has the policy and the budget it was made with"));
+        }
+        let prefix = Prefix::read(path)?;
+        match prefix::content(&prefix)? {
+            prefix::Content::Text => Ok(prefix.policy()?),
+            prefix::Content::Message { .. } => Err(self.error(
+                "its prefix is the beginning of a user's message, which `generate --prefix` goes on with; a run \
+                 starts from one that was compressed without --chat",
+            )),
+            prefix::Content::Conversation(_) => {
+                Err(Error::WholeConversation { path: path.to_owned() })
+            }
+        }
+    }
+
+    /// The policy with its changes. Those of `changes` are made that it has the keys of; `used`
+    /// notes which.
+    fn written(&self, changes: &[String], used: &mut [bool]) -> Result<Written> {
+        let (base, own) = match (&self.name, &self.file, &self.prefix) {
+            (Some(name), None, None) => {
+                let (name, own) = name.parts();
+                (method(name).map_err(|reason| self.error(&reason))?, own)
+            }
+            (None, Some(file), None) => (from_file(file)?, Vec::new()),
+            _ => return Err(self.error("a policy has either a `name`, a `file` or a `prefix`")),
+        };
+        let own = own.into_iter().chain(self.change.iter().map(String::as_str));
+        let mut written = Written::new(self.label(), &base, own)?;
+        for (change, used) in changes.iter().zip(used) {
+            *used |= written.change_everywhere(change)?;
+        }
+        Ok(written)
+    }
+
+    /// The policy at each of its budgets, with the reason where it cannot hold. `used` notes the
+    /// changes that were made.
     fn candidates(
         &self,
         default: &[Budget],
@@ -154,42 +164,38 @@ impl PolicySpec {
         used: &mut [bool],
     ) -> Result<Vec<Candidate>> {
         let label = self.label();
-        let ample = self.policy(Some(AMPLE), changes, used)?;
-        if self.prefix.is_some() {
-            let budget = ample.budget().map_or_else(|| "-".into(), |budget| budget.to_string());
-            return Ok(vec![Candidate { label, budget, policy: Ok(ample) }]);
+        if let (None, None, Some(path)) = (&self.name, &self.file, &self.prefix) {
+            return Ok(vec![Candidate::of(NamedPolicy { label, policy: self.of_prefix(path)? })]);
         }
-        let one = |budget: String, policy| Candidate { label: label.clone(), budget, policy };
-        if ample.budget().is_none() {
-            return Ok(vec![one("-".into(), Ok(ample))]);
-        }
-        // Its changes set the budget.
-        if let Some(budget) = ample.budget().filter(|budget| *budget != AMPLE) {
-            return Ok(vec![one(budget.to_string(), Ok(ample))]);
-        }
+        let written = self.written(changes, used)?;
         let own: Vec<Budget> = self.budgets.iter().map(|budget| budget.0).collect();
-        let budgets = match (own.as_slice(), &self.file) {
-            ([], Some(_)) => {
-                let policy = self.policy(None, changes, used)?;
-                let budget =
-                    policy.budget().map_or_else(|| "-".into(), |budget| budget.to_string());
-                return Ok(vec![one(budget, Ok(policy))]);
+        if let (Some(budget), false) = (own.first(), written.takes_budget()) {
+            // It says why.
+            written.at(*budget)?;
+            return Ok(Vec::new());
+        }
+        let budgets = match own.as_slice() {
+            [] if written.budget().is_some() || !written.takes_budget() => {
+                return Ok(vec![Candidate::of(written.checked()?)]);
             }
-            ([], None) => default,
-            (own, _) => own,
+            [] => default,
+            own => own,
         };
         if budgets.is_empty() {
-            let reason = "it needs a budget: write `budgets` beside it or at the top of the file";
-            return Err(Error::PolicyText { text: label, reason: reason.into() });
+            let file = if self.file.is_some() { ", or `[budget]` into its file" } else { "" };
+            return Err(self.error(&format!(
+                "it needs a budget: write `budgets` beside it or at the top of the file{file}"
+            )));
         }
-        Ok(budgets
-            .iter()
-            .map(|budget| {
-                let policy = self.policy(Some(*budget), changes, used);
-                let policy = policy.map_err(|error| error.to_string());
-                one(budget.to_string(), policy)
-            })
-            .collect())
+        let at = |budget: &Budget| Candidate {
+            label: label.clone(),
+            budget: budget.to_string(),
+            policy: match written.clone().at(*budget) {
+                Ok(NamedPolicy { policy, .. }) => Ok(policy),
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        Ok(budgets.iter().map(at).collect())
     }
 }
 
@@ -208,9 +214,13 @@ pub(super) fn expanded(policies: Vec<PolicySpec>) -> Vec<PolicySpec> {
         if !is_all(&spec) {
             return vec![spec];
         }
-        let every = methods()
-            .into_iter()
-            .map(|method| PolicySpec { name: Some(MethodName(method.name)), ..spec.clone() });
+        let takes_budget = |name: &str| method(name).is_ok_and(|policy| policy.takes_budget());
+        let every = methods().into_iter().map(|method| PolicySpec {
+            // A budget of all is for those that take one.
+            budgets: if takes_budget(&method.name) { spec.budgets.clone() } else { Vec::new() },
+            name: Some(MethodName(method.name)),
+            ..spec.clone()
+        });
         every.filter(|spec| !named.contains(&spec.label())).collect()
     };
     policies.into_iter().flat_map(of_all).collect()
@@ -220,8 +230,8 @@ pub(super) fn expanded(policies: Vec<PolicySpec>) -> Vec<PolicySpec> {
 /// that has its key.
 ///
 /// # Errors
-/// A policy that no budget helps, and [`Error::Setting`] for a change that no policy has the key
-/// of.
+/// A policy that no budget helps, or that has or takes none; [`Error::Setting`] for budgets that no
+/// policy takes, and for a change that no policy has the key of.
 pub(super) fn candidates(
     policies: &[PolicySpec],
     changes: &[String],
@@ -244,6 +254,11 @@ pub(super) fn candidates(
         if !same {
             candidates.extend(more);
         }
+    }
+    let kept = |one: &Candidate| one.policy.as_ref().is_ok_and(|policy| !policy.takes_budget());
+    if !default.is_empty() && candidates.iter().all(kept) {
+        let reason = "no policy here takes one".into();
+        return Err(Error::Setting { name: "budgets", reason });
     }
     if let Some((change, _)) = changes.iter().zip(used).find(|(_, used)| !used) {
         let reason = format!("no policy takes `{change}`");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use briquette::excerpt::short;
+use briquette::parse;
 use briquette_models::{ChatMessage, ChatTemplate};
 use serde::{Deserialize, Serialize};
 
@@ -97,8 +97,7 @@ impl NeedleTemplate {
             parameter: "form",
             reason: format!("{text}: {reason}"),
         };
-        let form: Self =
-            toml::from_str(&file).map_err(|error| refuse(short(&error.to_string())))?;
+        let form: Self = parse::toml(&file).map_err(|mistake| refuse(mistake.to_string()))?;
         let Self { needle, question, answer, .. } = &form;
         if !(needle.contains(WORD) && needle.contains(NUMBER)) {
             return Err(refuse(format!("`needle` names {WORD} and {NUMBER}")));

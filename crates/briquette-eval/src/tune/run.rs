@@ -12,6 +12,7 @@ use crate::{
     fidelity::{self, Measured, Reference},
     fingerprint, jobs,
     journal::{Accept, Journal},
+    policy::AMPLE,
     record::CacheBytes,
     settings,
     stats::Mean,
@@ -52,7 +53,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// A policy that may be chosen. Its budget, if it has one, is searched for.
+/// A policy that may be chosen. Its budget, if it takes one, is searched for.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// Its name in tables.
@@ -329,11 +330,11 @@ impl Tuning<'_> {
         for candidate in &self.candidates {
             let Candidate { label, policy } = candidate;
             let policy = match policy {
-                Ok(policy) => self
-                    .model
-                    .cache(policy.clone())
-                    .map(|_| policy.clone())
-                    .map_err(|e| e.to_string()),
+                Ok(policy) => {
+                    let policy = policy.clone().with_default_budget(AMPLE);
+                    let opened = self.model.cache(policy.clone());
+                    opened.map(|_| policy).map_err(|error| error.to_string())
+                }
                 Err(reason) => Err(reason.clone()),
             };
             match policy {
@@ -405,7 +406,7 @@ impl Tuning<'_> {
         before: Option<usize>,
     ) -> Result<Line> {
         let (target, key) = (self.plan.target, key.to_owned());
-        if policy.budget().is_none() {
+        if !policy.takes_budget() {
             let held = reference.held(policy.clone())?;
             return Ok(if self.fits(held.kept_of_full()) {
                 Line::Budget { policy: key, window, size: None, held }

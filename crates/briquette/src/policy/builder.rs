@@ -19,10 +19,20 @@ impl Policy {
         self
     }
 
-    /// Sets the budget. A policy that keeps everything stays so.
+    /// Sets the budget.
+    ///
+    /// The policy must [take one](Self::takes_budget): otherwise [`check`](Self::check) returns
+    /// [`Error::BudgetUnused`](crate::Error::BudgetUnused).
     pub fn with_budget(mut self, budget: Budget) -> Self {
-        if self.budget.is_some() {
-            self.budget = Some(budget);
+        self.budget = Some(budget);
+        self
+    }
+
+    /// Sets the budget of a policy that [takes one](Self::takes_budget) and has none. Others stay
+    /// as they are.
+    pub fn with_default_budget(mut self, budget: Budget) -> Self {
+        if self.takes_budget() {
+            self.budget.get_or_insert(budget);
         }
         self
     }

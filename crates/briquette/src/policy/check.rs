@@ -8,12 +8,23 @@ use crate::{
 };
 
 impl Policy {
-    /// Checks every parameter. [`KvCache::new`](crate::KvCache::new) does so too.
+    /// Checks every parameter, and that there is a budget if it [takes one](Self::takes_budget).
+    /// [`KvCache::new`](crate::KvCache::new) does so too.
     ///
     /// # Errors
-    /// [`Error::SetterMismatch`], [`Error::InvalidParameter`], [`Error::BudgetTooSmall`],
-    /// [`Error::MergeBudget`], or [`Error::StoreMismatch`].
+    /// [`Error::SetterMismatch`], [`Error::InvalidParameter`], [`Error::BudgetMissing`],
+    /// [`Error::BudgetUnused`], [`Error::BudgetTooSmall`], [`Error::MergeBudget`], or
+    /// [`Error::StoreMismatch`].
     pub fn check(&self) -> Result<()> {
+        self.check_parts()?;
+        match self.takes_budget() && self.budget.is_none() {
+            true => Err(Error::BudgetMissing { policy: self.name.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks every parameter of a policy that may get its budget later.
+    pub(super) fn check_parts(&self) -> Result<()> {
         self.check_setters()?;
         self.protect.check()?;
         self.scorer().check()?;
@@ -31,6 +42,9 @@ impl Policy {
         }
         self.check_append_only()?;
         let Some(budget) = self.budget else { return Ok(()) };
+        if !self.takes_budget() {
+            return Err(Error::BudgetUnused { policy: self.name.clone(), budget });
+        }
         budget.check()?;
         if let Budget::Tokens(tokens) = budget {
             self.check_tokens(budget, tokens)?;

@@ -15,6 +15,7 @@ use crate::{
     budget::{Budget, Protect},
     excerpt::short,
     files,
+    parse::{self, Mistake},
     reduce::ReducerSpec,
     score::ScorerSpec,
     store::StoreSpec,
@@ -27,10 +28,10 @@ enum Format {
 }
 
 impl Format {
-    fn parse<T: DeserializeOwned>(self, text: &str) -> std::result::Result<T, String> {
+    fn parse<T: DeserializeOwned>(self, text: &str) -> std::result::Result<T, Mistake> {
         match self {
-            Self::Toml => toml::from_str(text).map_err(|error| short(&error.to_string())),
-            Self::Json => serde_json::from_str(text).map_err(|error| short(&error.to_string())),
+            Self::Toml => parse::toml(text),
+            Self::Json => parse::json(text),
         }
     }
 }
@@ -131,7 +132,8 @@ impl PolicyFile {
 
 impl Policy {
     /// Reads a policy file, TOML or JSON by its ending. [`PolicyFile::read`] also says which of its
-    /// names are old ones.
+    /// names are old ones. A file without a budget gets one by
+    /// [`with_budget`](Self::with_budget).
     ///
     /// # Errors
     /// [`Error::PolicyFile`] with what is wrong and where, or the check of a parameter.
@@ -144,7 +146,7 @@ impl Policy {
     /// # Errors
     /// [`Error::PolicyFile`], or the check of a parameter.
     pub fn from_toml(text: &str) -> Result<Self> {
-        Ok(parse(text, Format::Toml, "TOML", None)?.policy)
+        Ok(read_text(text, Format::Toml, "TOML", None)?.policy)
     }
 
     /// Reads a policy from JSON. See [`from_file`](Self::from_file).
@@ -152,7 +154,7 @@ impl Policy {
     /// # Errors
     /// [`Error::PolicyFile`], or the check of a parameter.
     pub fn from_json(text: &str) -> Result<Self> {
-        Ok(parse(text, Format::Json, "JSON", None)?.policy)
+        Ok(read_text(text, Format::Json, "JSON", None)?.policy)
     }
 
     /// Returns the policy as TOML.
@@ -174,21 +176,43 @@ impl Policy {
 
 fn read(path: &Path) -> Result<PolicyFile> {
     let origin = path.display().to_string();
-    let fail = |message: String| Error::PolicyFile { origin: origin.clone(), message };
+    let fail = |message: String| Error::PolicyFile { origin: origin.clone(), place: None, message };
     let format = match path.extension().and_then(|ending| ending.to_str()) {
         Some("toml") => Format::Toml,
         Some("json") => Format::Json,
         _ => return Err(fail("the name must end in .toml or .json".into())),
     };
     let text = files::read_text(path).map_err(|error| fail(error.to_string()))?;
-    parse(&text, format, &origin, path.parent())
+    read_text(&text, format, &origin, path.parent()).map_err(|refusal| match refusal {
+        Error::PolicyFile { .. } | Error::ProfileFile { .. } => refusal,
+        _ => {
+            let place = match (&refusal, format) {
+                (Error::InvalidParameter { parameter, .. }, Format::Toml) => {
+                    parse::place_in_toml(&text, parameter)
+                }
+                _ => None,
+            };
+            Error::PolicyOfFile { origin, place, refusal: Box::new(refusal) }
+        }
+    })
 }
 
 /// Reads a policy from text. Paths in it begin at `folder`.
-fn parse(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> Result<PolicyFile> {
-    let fail = |message: String| Error::PolicyFile { origin: origin.to_owned(), message };
-    let file: FileForm = format.parse(text).map_err(fail)?;
-    let written: StageKinds = format.parse(text).map_err(fail)?;
+fn read_text(
+    text: &str,
+    format: Format,
+    origin: &str,
+    folder: Option<&Path>,
+) -> Result<PolicyFile> {
+    let fail =
+        |message: String| Error::PolicyFile { origin: origin.to_owned(), place: None, message };
+    let wrong = |Mistake { place, message }| Error::PolicyFile {
+        origin: origin.to_owned(),
+        place,
+        message,
+    };
+    let file: FileForm = format.parse(text).map_err(wrong)?;
+    let written: StageKinds = format.parse(text).map_err(wrong)?;
     let current = |kinds: serde_json::Result<Kinds>| kinds.map_err(|error| fail(error.to_string()));
     let mut warnings = written.score.warnings(&current(Kinds::of(&file.score))?, "scorer");
     if let Some(store) = &written.store {
@@ -226,7 +250,7 @@ fn parse(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> Res
         sparse_prefill: file.sparse_prefill,
         mismatch: None,
     };
-    policy.check()?;
+    policy.check_parts()?;
     Ok(PolicyFile { policy, warnings })
 }
 
@@ -258,7 +282,8 @@ fn write(policy: &Policy, format: Format) -> Result<String> {
             .as_ref()
             .map(|profile| ProfileForm::Whole(Box::new((**profile).clone()))),
     };
-    let fail = |message: String| Error::PolicyFile { origin: policy.name.clone(), message };
+    let fail =
+        |message: String| Error::PolicyFile { origin: policy.name.clone(), place: None, message };
     match format {
         Format::Toml => toml::to_string(&file).map_err(|error| fail(error.to_string())),
         Format::Json => {
@@ -278,10 +303,15 @@ mod tests {
         score::{CriticalKv, EntropyGated, KeyDiff},
     };
 
+    /// The method of this name, with this budget if it takes one.
+    fn named(name: &str, budget: Budget) -> Policy {
+        Policy::named(name, None).unwrap().with_default_budget(budget)
+    }
+
     #[test]
     fn every_method_survives_both_forms() {
         for method in methods() {
-            let policy = Policy::named(&method.name, Budget::Tokens(256)).unwrap();
+            let policy = named(&method.name, Budget::Tokens(256));
             let toml = policy.to_toml().unwrap();
             let json = policy.to_json().unwrap();
             assert_eq!(Policy::from_toml(&toml).unwrap().to_toml().unwrap(), toml);
@@ -395,7 +425,7 @@ mod tests {
         let gated = EntropyGated::of(CriticalKv::of(KeyDiff {}));
         let policies = methods()
             .into_iter()
-            .map(|method| Policy::named(&method.name, budget).unwrap())
+            .map(|method| named(&method.name, budget))
             .chain([Policy::knorm(budget).with_score(gated)]);
         let mut seen = BTreeSet::new();
         for policy in policies {
@@ -414,8 +444,8 @@ mod tests {
                 old_json = old_json.replace(&in_json, &in_json.replace(new, old));
             }
             for read in [
-                parse(&old_toml, Format::Toml, "TOML", None).unwrap(),
-                parse(&old_json, Format::Json, "JSON", None).unwrap(),
+                read_text(&old_toml, Format::Toml, "TOML", None).unwrap(),
+                read_text(&old_json, Format::Json, "JSON", None).unwrap(),
             ] {
                 let PolicyFile { policy, warnings } = read;
                 assert_eq!(policy.to_toml().unwrap(), toml, "{name}");
@@ -425,7 +455,7 @@ mod tests {
                     assert!(warnings.iter().any(|one| one.contains(&says)), "{name}: {warnings:?}");
                 }
             }
-            assert!(parse(&toml, Format::Toml, "TOML", None).unwrap().warnings.is_empty());
+            assert!(read_text(&toml, Format::Toml, "TOML", None).unwrap().warnings.is_empty());
         }
         assert_eq!(seen.len(), RENAMED.len(), "{seen:?}");
     }

@@ -75,9 +75,16 @@ impl Policy {
         &self.name
     }
 
-    /// Returns its budget; `None` keeps everything.
+    /// Returns its budget; `None` if it keeps everything, or has still to be given one.
     pub fn budget(&self) -> Option<Budget> {
         self.budget
+    }
+
+    /// Whether it takes a budget: its schedule compresses. Without one it is for no cache; a policy
+    /// that never compresses ([`full`](Self::full), [`kivi`](Self::kivi), [`fp8`](Self::fp8)) keeps
+    /// everything and takes none.
+    pub fn takes_budget(&self) -> bool {
+        self.schedule.compresses()
     }
 
     /// Returns the entries it keeps whatever their scores.

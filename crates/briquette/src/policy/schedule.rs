@@ -69,6 +69,11 @@ impl Schedule {
         Self { append_only: Some(AppendOnly { page, keep }), ..Self::always(decoded) }
     }
 
+    /// Whether it ever compresses.
+    pub fn compresses(&self) -> bool {
+        self.prefill != PrefillCompression::Never || self.decode_every.is_some()
+    }
+
     /// Never compresses.
     pub fn never() -> Self {
         Self { prefill: PrefillCompression::Never, decode_every: None, append_only: None }

@@ -6,6 +6,9 @@ use crate::{
     policy::{Policy, PositionMode, PrefillCompression},
 };
 
+/// Budget that a method is built with where another one follows, or only its name counts.
+const ANY: Budget = Budget::Tokens(1024);
+
 /// A named method. Its name is that of its policy.
 struct Method {
     build: fn(Budget) -> Policy,
@@ -69,17 +72,20 @@ const METHODS: &[Method] = &[
 ];
 
 impl Policy {
-    /// The named method with this budget.
+    /// The named method with this budget. Without one it gets its budget later, by
+    /// [`with_budget`](Self::with_budget) or [`with_default_budget`](Self::with_default_budget).
     ///
     /// # Errors
-    /// [`Error::UnknownMethod`], which lists the names; or the method's own check of the budget.
-    pub fn named(name: &str, budget: Budget) -> Result<Self> {
-        let policies = || METHODS.iter().map(move |method| (method.build)(budget));
-        let Some(policy) = policies().find(|policy| policy.name == name) else {
-            let known: Vec<String> = policies().map(|policy| policy.name).collect();
-            return Err(Error::UnknownMethod { name: name.to_owned(), known: known.join(", ") });
+    /// [`Error::UnknownMethod`]; [`Error::BudgetUnused`] for a budget of a method that takes none;
+    /// or the method's own check of the budget.
+    pub fn named(name: &str, budget: impl Into<Option<Budget>>) -> Result<Self> {
+        let mut policies = METHODS.iter().map(|method| (method.build)(ANY));
+        let Some(mut policy) = policies.find(|policy| policy.name == name) else {
+            let known = METHODS.iter().map(|method| (method.build)(ANY).name).collect();
+            return Err(Error::UnknownMethod { name: name.to_owned(), known });
         };
-        policy.check()?;
+        policy.budget = budget.into();
+        policy.check_parts()?;
         Ok(policy)
     }
 }
@@ -116,8 +122,8 @@ pub fn methods() -> Vec<MethodInfo> {
 }
 
 fn describe(method: &Method) -> MethodInfo {
-    let policy = (method.build)(Budget::Tokens(1024));
-    let keeps_all = policy.budget.is_none();
+    let policy = (method.build)(ANY);
+    let keeps_all = !policy.takes_budget();
     let or_dash = |text: String| if keeps_all { "-".to_owned() } else { text };
     let score = policy.scorer().summary();
     let Protect { sinks, recent } = policy.protect;

@@ -1,0 +1,13 @@
+//! Policies as they are written on a command line or in a run file: a method or a policy file, with
+//! changes.
+
+mod change;
+mod named;
+mod nearest;
+mod text;
+mod written;
+
+pub use named::NamedPolicy;
+pub(crate) use text::{from_file, method};
+pub use text::{inputs, is_file, parse, read, split, take_warnings};
+pub use written::{AMPLE, Written};
