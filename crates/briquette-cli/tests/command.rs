@@ -149,7 +149,7 @@ fn a_policy_file_is_held_to_the_budget_it_is_given() {
     let (file, policy) = (dir.path().join("text.txt"), dir.path().join("mine.toml"));
     fs::write(&file, "A fox lives in the wood. ".repeat(60)).unwrap();
     let printed = stdout(&["policies", "tova"]);
-    let none = printed.replace("[budget]\ntokens = 256\n", "");
+    let none = printed.replace("[budget]\ntokens = 256\n\n", "");
     assert_ne!(printed, none);
     fs::write(&policy, &none).unwrap();
     // What is printed of a file is what it says.

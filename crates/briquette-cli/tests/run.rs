@@ -256,7 +256,7 @@ fn budgets_are_of_the_policies_that_take_one() {
         ("", "name = \"h2o\"\n", "needs a budget: write `budgets` beside it"),
         ("", "name = \"kivi\"\nbudgets = [64]\n", "takes no budget, and 64 is given"),
         ("budgets = [64]\n", "name = \"fp8\"\n", "budgets: no policy here takes one"),
-        ("", "name = \"tova:tokens=9\"\nbudgets = [64]\n", "a budget of 9, and 64 is given"),
+        ("", "name = \"tova:budget.tokens=9\"\nbudgets = [64]\n", "a budget of 9, and 64 is given"),
     ] {
         write(budgets, policy);
         let error = place.refused("out", &["--dry-run"]);

@@ -1,7 +1,13 @@
-use std::str::FromStr;
+use std::{
+    num::{IntErrorKind, ParseIntError},
+    str::FromStr,
+};
 
 use super::Budget;
 use crate::{Error, Result, check};
+
+/// Highest number that a policy file can hold.
+const MOST: u64 = i64::MAX as u64;
 
 impl Budget {
     /// Returns the budget of a compression ratio as kvpress counts it, the share of the tokens that
@@ -55,14 +61,23 @@ impl FromStr for Budget {
             UNITS.iter().find_map(|(suffix, unit)| Some((trimmed.strip_suffix(suffix)?, unit)))
         {
             let bytes = number(digits)? * *unit as f64;
-            if !(bytes >= 0.0 && bytes < u64::MAX as f64) {
-                return Err(fail("out of range"));
+            if !(bytes >= 0.0 && bytes < MOST as f64) {
+                return Err(fail(&format!("bytes are above 0 and below {MOST}")));
             }
             Self::Bytes(bytes as u64)
         } else if trimmed.contains('.') {
             Self::Ratio(number(trimmed)?)
         } else {
-            Self::Tokens(trimmed.parse().map_err(|_| fail("not a whole number"))?)
+            let most = || fail(&format!("at most {MOST} tokens can be given"));
+            let tokens: u128 =
+                trimmed.parse().map_err(|error: ParseIntError| match error.kind() {
+                    IntErrorKind::PosOverflow => most(),
+                    _ => fail("not a whole number"),
+                })?;
+            if tokens > MOST.into() {
+                return Err(most());
+            }
+            Self::Tokens(usize::try_from(tokens).map_err(|_| most())?)
         };
         budget.check().map_err(|error| fail(&error.to_string()))?;
         Ok(budget)
@@ -106,6 +121,12 @@ mod tests {
         ] {
             let error = text.parse::<Budget>().unwrap_err();
             assert!(error.to_string().contains(text), "{error}");
+        }
+        let most = "9223372036854775807";
+        assert_eq!(most.parse::<Budget>().unwrap(), Budget::Tokens(i64::MAX as usize));
+        for text in ["9223372036854775808", "18446744073709551615", &"9".repeat(60)] {
+            let error = text.parse::<Budget>().unwrap_err().to_string();
+            assert!(error.contains(&format!("at most {most} tokens can be given")), "{error}");
         }
     }
 
