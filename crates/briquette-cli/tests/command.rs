@@ -229,9 +229,14 @@ fn batches_answer_as_single_prompts_do() {
 #[test]
 fn failures_exit_with_1_and_say_why() {
     let dir = tempfile::tempdir().unwrap();
-    let empty = text(dir.path());
+    let folder = dir.path().join("empty");
+    fs::create_dir(&folder).unwrap();
+    let empty = text(&folder);
+    let (silent, silent_out) = (dir.path().join("silent.jinja"), dir.path().join("out.prefix"));
+    fs::write(&silent, "{% if false %}text{% endif %}").unwrap();
+    let (silent, silent_out) = (text(&silent), text(&silent_out));
     let prompt = ["generate", "--prompt", "x"];
-    let cases: [(&[&str], &[&str], &str); 13] = [
+    let cases: [(&[&str], &[&str], &str); 20] = [
         (&prompt, &["--policy", "nosuch"], "policy `nosuch`: there is no such method; `briquette"),
         (&prompt, &["--policy", "SnapKV"], "policy `SnapKV`: did you mean `snapkv`? there is no"),
         (&prompt, &["--policy", "full", "--budget", "25%"], "takes no budget, and 25% is given"),
@@ -239,8 +244,23 @@ fn failures_exit_with_1_and_say_why() {
         (&prompt, &["--policy", "nosuch.toml"], "nosuch.toml"),
         (&prompt, &["--budget", "16"], "a budget of 16"),
         (&prompt, &["--device", "abacus"], "`abacus`"),
-        (&prompt, &["--model", "no/such/folder"], "no/such/folder"),
-        (&prompt, &["--model", empty], "config.json"),
+        (
+            &prompt,
+            &["--model", "Qwen/Qwen3-0.6B"],
+            "file Qwen/Qwen3-0.6B, and nothing is downloaded",
+        ),
+        (
+            &["needle"],
+            &["--model", "Qwen/Qwen3-0.6B"],
+            "Qwen/Qwen3-0.6B, and nothing is downloaded",
+        ),
+        (&prompt, &["--model", empty], "neither a GGUF file nor a folder with config.json"),
+        (&prompt, &["--model", silent], "neither a GGUF file nor a folder with config.json"),
+        (&["needle"], &["--model", silent], "neither a GGUF file nor a folder with config.json"),
+        (&["generate", "--prompt", ""], &[], "error: --prompt is empty"),
+        (&["generate", "--file", "-"], &[], "error: stdin is empty"),
+        (&["compress", "--prompt", "", "--out", silent_out], &[], "error: --prompt is empty"),
+        (&prompt, &["--chat", "--template", silent], "the chat template wrote no text for this"),
         (&prompt, &["--temperature", "-1"], "temperature"),
         (&["generate", "--file", "no.txt"], &[], "no.txt"),
         (&["needle"], &["--haystack", empty], "hold no text"),

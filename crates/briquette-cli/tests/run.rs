@@ -217,6 +217,18 @@ fn all_methods_have_one_name_and_changes_of_their_own() {
 }
 
 #[test]
+fn one_time_needs_no_list() {
+    let task = |ask: &str| format!("[[policies]]\nname = \"h2o\"\n[[tasks.needle]]\nask = {ask}\n");
+    let place = Place::new("");
+    let listed = |ask: &str| {
+        place.write(&task(ask));
+        place.run("out", &["--dry-run", "--json", "-"])
+    };
+    assert_eq!(listed("\"after\""), listed("[\"after\"]"));
+    assert_ne!(listed("\"after\""), listed("[\"before\", \"after\"]"));
+}
+
+#[test]
 fn budgets_are_of_the_policies_that_take_one() {
     let place = Place::new("");
     let own = briquette::Policy::snapkv(briquette::Budget::Tokens(77)).to_toml().unwrap();
@@ -465,6 +477,14 @@ fn what_cannot_be_run_is_refused_before_anything_runs() {
         ("[[policies]]\nname = \"my.toml\"\n", &["line 6, column 8", "`file = \"my.toml\"`"]),
         ("[[policies]]\nname = \"h2o\"\nbudgets = [\"lots\"]\n", &["line 7", "`lots`", "25%"]),
         ("[[tasks.needle]]\nlengs = [8]\n", &["line 6", "`lengs`", "`lengths`"]),
+        (
+            "[[tasks.needle]]\nask = \"behind\"\n",
+            &[
+                "line 6, column 7",
+                "`tasks.needle[0].ask`",
+                "\"before\", \"after\" or a list of them",
+            ],
+        ),
         (&format!("[[policies]]\n{text}"), &["either a `name`, a `file` or a `prefix`"]),
         (&format!("{policy}change = [\"kernal=3\"]\n{text}"), &["h2o:kernal=3", "kernal"]),
         (&format!("{policy}{policy}{text}"), &["`h2o`", "twice", "label"]),

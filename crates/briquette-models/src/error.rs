@@ -25,6 +25,21 @@ pub enum Error {
         /// The reason.
         source: std::io::Error,
     },
+    /// A path at which there is nothing.
+    #[error(
+        "there is no model folder or file {path}, and nothing is downloaded: fetch it first, as by `hf download ORG/NAME \
+         --local-dir DIR`"
+    )]
+    NoSuchModel {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A folder or file that holds no model.
+    #[error("{path} is neither a GGUF file nor a folder with config.json")]
+    NoModel {
+        /// The path.
+        path: PathBuf,
+    },
     /// A JSON file that cannot be understood.
     #[error("{origin}: {source}")]
     Json {

@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette_eval::{files, run};
-use briquette_models::{Model, Tokenizer, WeightBits};
+use briquette_models::{Error as ModelError, Model, Tokenizer, WeightBits};
 use burn::tensor::{DType, Device};
 use clap::ValueEnum;
 
@@ -119,11 +119,6 @@ impl ModelArgs {
         self.model.is_some()
     }
 
-    /// The folder of the model, which need not be there.
-    pub(crate) fn dir_or_embedded(&self) -> Result<PathBuf> {
-        self.model.clone().map_or_else(|| self.dir(), Ok)
-    }
-
     /// The name of the device.
     pub(crate) fn device(&self) -> Option<&str> {
         self.device.as_deref()
@@ -158,7 +153,7 @@ impl ModelArgs {
     pub(crate) fn dir(&self) -> Result<PathBuf> {
         if let Some(dir) = &self.model {
             if !dir.exists() {
-                bail!("there is no model folder or file {}", dir.display());
+                return Err(ModelError::NoSuchModel { path: dir.clone() }.into());
             }
             return Ok(dir.clone());
         }

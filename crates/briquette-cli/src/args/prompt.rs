@@ -24,6 +24,16 @@ impl PromptArgs {
         self.file.iter().filter(|path| *path != Path::new("-")).cloned().collect()
     }
 
+    /// Refuses a text without a letter.
+    pub(crate) fn refuse_empty(&self, text: &str) -> Result<()> {
+        match &self.file {
+            _ if !text.is_empty() => Ok(()),
+            None => bail!("--prompt is empty"),
+            Some(path) if path == Path::new("-") => bail!("stdin is empty"),
+            Some(path) => bail!("{} is empty", path.display()),
+        }
+    }
+
     pub(crate) fn read(&self) -> Result<String> {
         match (&self.prompt, &self.file) {
             (Some(text), _) => Ok(text.clone()),

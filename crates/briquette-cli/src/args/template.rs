@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use briquette_eval::files;
 use briquette_models::{ChatMessage, ChatTemplate};
 
@@ -31,6 +31,14 @@ impl TemplateArgs {
         let mut messages = self.system();
         messages.push(ChatMessage::new("user", text));
         messages
+    }
+
+    /// Refuses what a template wrote if that is nothing.
+    pub(crate) fn refuse_empty(text: &str) -> Result<()> {
+        match text.is_empty() {
+            true => bail!("the chat template wrote no text for this message"),
+            false => Ok(()),
+        }
     }
 
     /// The template named, or that of the model in `dir`.

@@ -87,6 +87,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     args.output.gate(inputs)?.file(&args.out, Mark::Prefix)?;
     let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
     let text = args.prompt.read()?;
+    if !args.chat {
+        args.prompt.refuse_empty(&text)?;
+    }
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;
     entry.policy = profiles.attached(entry.policy)?;
@@ -96,6 +99,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             let template = args.template.of(&dir)?;
             let messages = args.template.conversation(text);
             let (text, tail) = template.render_unfinished(&messages)?;
+            TemplateArgs::refuse_empty(&text)?;
             let prompt = tokenizer.encode(&text, false)?;
             let conversation = Some(ConversationState::unfinished(messages, text));
             (prompt, Content::Message { tail, conversation })

@@ -112,6 +112,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     args.output.gate(inputs::of(&args.model, &args.profile, [&args.policy], others))?;
     let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
     let text = args.prompt.read()?;
+    if args.prefix.is_none() {
+        args.prompt.refuse_empty(&text)?;
+    }
     jobs::compute_here();
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;
@@ -143,11 +146,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
         // Many templates trim messages, and this one is rendered no more.
         Some(tail) => tokenizer.encode(&format!("{}{tail}", text.trim_end()), false)?,
         None if args.prefix.is_some() => {
+            args.prompt.refuse_empty(&text)?;
             prefix::following(tokenizer.encode(&text, true)?, &tokenizer)?
         }
         None if args.chat => {
             let template = args.template.of(&dir)?;
             let text = template.render(&args.template.conversation(text), true)?;
+            TemplateArgs::refuse_empty(&text)?;
             tokenizer.encode(&text, false)?
         }
         None => tokenizer.encode(&text, true)?,

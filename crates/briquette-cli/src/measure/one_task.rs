@@ -96,7 +96,7 @@ impl OneTask<'_> {
     fn file(&self) -> Result<RunFile> {
         let CommonArgs { model: named, profile, .. } = self.common;
         let mut model = json!({
-            "dir": absolute(&named.dir_or_embedded()?)?,
+            "dir": absolute(&named.dir()?)?,
             "dtype": named.dtype(),
         });
         if let Some(bits) = named.quantize() {

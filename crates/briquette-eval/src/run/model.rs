@@ -82,15 +82,10 @@ impl ModelSpec {
     /// that a profile of other weights is taken.
     ///
     /// # Errors
-    /// [`Error::Model`], [`Error::Read`], [`Error::Setting`] for a chunk of 0, and what
-    /// [`Profiles::of`] refuses.
+    /// [`Error::Model`], [`Error::Setting`] for a chunk of 0, and what [`Profiles::of`] refuses.
     pub fn open(&self, other_weights: bool) -> Result<OpenModel> {
         if self.chunk == Some(0) {
             return Err(Error::Setting { name: "chunk", reason: "at least 1 is needed".into() });
-        }
-        if !self.dir.exists() {
-            let source = std::io::Error::other("there is no such model folder or file");
-            return Err(Error::Read { path: self.dir.clone(), source });
         }
         let config = ModelConfig::from_folder(&self.dir)?;
         let profiles = Profiles::of(&self.dir, self.profile.as_deref(), other_weights)?;

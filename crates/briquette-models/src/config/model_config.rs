@@ -110,10 +110,18 @@ impl ModelConfig {
     /// `transformers` stops at, and often names more.
     ///
     /// # Errors
-    /// As [`from_file`](Self::from_file); [`Error::Gguf`], [`Error::SeveralGguf`],
-    /// [`Error::BlockType`] and [`Error::Truncated`] for GGUF files.
+    /// As [`from_file`](Self::from_file); [`Error::NoSuchModel`] and [`Error::NoModel`] for a path
+    /// without a model; [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and
+    /// [`Error::Truncated`] for GGUF files.
     pub fn from_folder(dir: impl AsRef<Path>) -> Result<Self> {
-        let dir = match Source::of(dir.as_ref())? {
+        let path = dir.as_ref();
+        if !path.exists() {
+            return Err(Error::NoSuchModel { path: path.into() });
+        }
+        let dir = match Source::of(path)? {
+            Source::Folder(dir) if !dir.join("config.json").exists() => {
+                return Err(Error::NoModel { path: dir });
+            }
             Source::Folder(dir) => dir,
             Source::Gguf(path) => {
                 let file = Gguf::open(&path)?;

@@ -13,7 +13,6 @@ use crate::{
     Error, Profile, Result,
     allocate::AllocatorSpec,
     budget::{Budget, Protect},
-    excerpt::short,
     files,
     parse::{self, Mistake},
     reduce::ReducerSpec,

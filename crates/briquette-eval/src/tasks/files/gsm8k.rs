@@ -54,7 +54,7 @@ pub struct Gsm8k {
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked: after compression only behind solved problems.
-    #[serde(default = "before")]
+    #[serde(default = "before", deserialize_with = "crate::tasks::question::one_or_more")]
     pub ask: Vec<Question>,
 }
 

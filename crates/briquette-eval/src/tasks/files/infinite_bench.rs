@@ -55,7 +55,7 @@ pub struct InfiniteBench {
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
-    #[serde(default = "before")]
+    #[serde(default = "before", deserialize_with = "crate::tasks::question::one_or_more")]
     pub ask: Vec<Question>,
 }
 

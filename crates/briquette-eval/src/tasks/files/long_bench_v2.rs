@@ -47,7 +47,7 @@ pub struct LongBenchV2 {
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
-    #[serde(default = "before")]
+    #[serde(default = "before", deserialize_with = "crate::tasks::question::one_or_more")]
     pub ask: Vec<Question>,
 }
 

@@ -42,6 +42,7 @@ pub struct KeyValue {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
+    #[serde(deserialize_with = "crate::tasks::question::one_or_more")]
     pub ask: Vec<Question>,
     /// Tokens of prompt and answer, at most.
     pub lengths: Vec<usize>,

@@ -26,6 +26,7 @@ pub struct MultiTurn {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the first question comes. The others always come after.
+    #[serde(deserialize_with = "crate::tasks::question::one_or_more")]
     pub ask: Vec<Question>,
     /// Tokens of prompt, questions and answers.
     pub lengths: Vec<usize>,

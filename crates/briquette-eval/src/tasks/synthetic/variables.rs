@@ -54,6 +54,7 @@ pub struct VariableTracking {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
+    #[serde(deserialize_with = "crate::tasks::question::one_or_more")]
     pub ask: Vec<Question>,
     /// Tokens of prompt and answer.
     pub lengths: Vec<usize>,
