@@ -362,6 +362,48 @@ fn texts_are_cut_as_the_pre_tokenizer_says() {
     }
 }
 
+/// A model of 96 tokens whose first have these names and types; it ends texts with token 1.
+fn with_tokens(named: &[(&str, u32)]) -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let named = |id: usize| named.get(id).map_or((format!("t{id}"), 1), |(n, k)| ((*n).into(), *k));
+    let list = |key: &str, kind: u32, items: Vec<u8>| {
+        let kinds = [9, kind].map(u32::to_le_bytes).concat();
+        [text(key), kinds, 96_u64.to_le_bytes().to_vec(), items].concat()
+    };
+    let tokens = (0..96).flat_map(|id| text(&named(id).0)).collect();
+    let kinds = (0..96).flat_map(|id| named(id).1.to_le_bytes()).collect();
+    let mut keys = list("tokenizer.ggml.tokens", 8, tokens);
+    keys.extend(list("tokenizer.ggml.token_type", 4, kinds));
+    // Weights begin at a multiple of 32 bytes.
+    let filler = |length: usize| {
+        [text("filler"), 8_u32.to_le_bytes().to_vec(), text(&" ".repeat(length))].concat()
+    };
+    keys.extend(filler(31 - (keys.len() + filler(0).len() + 31) % 32));
+    let mut bytes = qwen2();
+    let count = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) + 3;
+    bytes[16..24].copy_from_slice(&count.to_le_bytes());
+    bytes.splice(24..24, keys);
+    bytes
+}
+
+#[test]
+fn answers_end_at_the_tokens_that_end_turns() {
+    let ends = |named: &[(&str, u32)]| open(&with_tokens(named)).unwrap().eos_token_ids;
+    let (control, own) = (3, 4);
+    assert_eq!(ends(&[]), [1]);
+    // The file says that texts end with token 1; turns end with others.
+    let names = [("<|im_end|>", control), ("<|endoftext|>", control), ("<|im_start|>", control)];
+    assert_eq!(ends(&names), [1, 0]);
+    let names = [("<|eot_id|>", control), ("</s>", control), ("<|eom_id|>", control)];
+    assert_eq!(ends(&names), [1, 0, 2]);
+    // A word of the vocabulary ends nothing.
+    assert_eq!(ends(&[("<|im_end|>", own), ("</s>", control), ("<end_of_turn>", 1)]), [1]);
+    // Where calls of tools have an end of their own, `<|end|>` ends a part of an answer.
+    assert_eq!(ends(&[("<|end|>", control), ("</s>", control)]), [1, 0]);
+    let harmony = [("<|end|>", 3), ("<|endoftext|>", 3), ("<|return|>", 3), ("<|call|>", 3)];
+    assert_eq!(ends(&harmony), [1, 2, 3]);
+}
+
 /// The real model, or a line that says that a test is skipped.
 fn smollm2() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -396,7 +438,8 @@ fn a_real_model_is_what_transformers_reads() {
     assert_eq!(tokens, ids(&golden["tokens"]));
 
     let model = Model::load(&path, &device(), DType::F32).unwrap();
-    assert_eq!(model.config().eos_token_ids, [2]);
+    // `<|im_end|>`, and what llama.cpp ends at too: `<|endoftext|>` and `<reponame>`.
+    assert_eq!(model.config().eos_token_ids, [2, 0, 4]);
     assert!(model.weight_bytes() as u64 <= fs::metadata(&path).unwrap().len());
     let bytes = fs::read(fixture("smollm2.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();

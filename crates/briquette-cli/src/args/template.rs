@@ -44,7 +44,7 @@ impl TemplateArgs {
     /// The template named, or that of the model in `dir`.
     pub(crate) fn of(&self, dir: &Path) -> Result<ChatTemplate> {
         if let Some(path) = &self.template {
-            return Ok(ChatTemplate::new(files::read_text(path)?, None, None)?);
+            return Ok(ChatTemplate::for_model(dir, &files::read_text(path)?)?);
         }
         ChatTemplate::load(dir)?.with_context(|| {
             format!(

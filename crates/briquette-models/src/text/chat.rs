@@ -1,15 +1,10 @@
-use std::{
-    io::{self, Write},
-    path::Path,
-};
+use std::{path::Path, time::SystemTime};
 
 use minijinja::{
-    Environment, ErrorKind, Value, context,
-    syntax::SyntaxConfig,
-    value::{Kwargs, Serde},
+    Value, context,
+    value::{Serde, merge_maps},
 };
-use serde::{Deserialize, Serialize};
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde::Serialize;
 
 use crate::{
     Error, Result,
@@ -17,8 +12,11 @@ use crate::{
         gguf::{self, Gguf},
         source::Source,
     },
-    json::{parse, read_text},
-    text::template_limits,
+    json::read_text,
+    text::{
+        template::render::{prepare, render},
+        tokenizer_config::TokenizerConfig,
+    },
 };
 
 /// A message of a conversation.
@@ -40,12 +38,15 @@ impl ChatMessage {
 /// The form in which a model was trained to see a conversation: a Jinja template, rendered as
 /// `transformers` does it.
 ///
-/// The rendered text has the special tokens in it: encode it without adding others.
-#[derive(Debug)]
+/// The rendered text has the special tokens in it: encode it without adding others. A template that
+/// asks for the date is told the local time.
+#[derive(Clone, Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    text: String,
     /// `bos_token` and the like, which templates write out.
-    special_tokens: Vec<(&'static str, Option<String>)>,
+    special_tokens: Vec<(String, String)>,
+    /// The time that the template is told; `None` is that of each rendering.
+    now: Option<SystemTime>,
 }
 
 impl ChatTemplate {
@@ -58,36 +59,18 @@ impl ChatTemplate {
     /// parse; [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and
     /// [`Error::Truncated`] for GGUF files.
     pub fn load(dir: impl AsRef<Path>) -> Result<Option<Self>> {
-        let (own, config) =
-            (dir.as_ref().join("chat_template.jinja"), dir.as_ref().join("tokenizer_config.json"));
-        if !own.exists()
-            && !config.exists()
-            && let Source::Gguf(path) = Source::of(dir.as_ref())?
-        {
-            return match gguf::chat_template(&Gguf::open(&path)?)? {
-                Some(gguf::Template { text, special_tokens }) => {
-                    Self::parse(text, special_tokens).map(Some)
-                }
-                None => Ok(None),
-            };
-        }
-        let file: TokenizerConfig = if config.exists() {
-            parse(&read_text(&config)?, &config.display().to_string())?
-        } else {
-            TokenizerConfig::default()
-        };
-        let template = if own.exists() {
-            Some(read_text(&own)?)
-        } else {
-            file.chat_template.and_then(Templates::default)
-        };
-        let special_tokens = vec![
-            ("bos_token", file.bos_token.map(Token::text)),
-            ("eos_token", file.eos_token.map(Token::text)),
-            ("unk_token", file.unk_token.map(Token::text)),
-            ("pad_token", file.pad_token.map(Token::text)),
-        ];
-        template.map(|template| Self::parse(template, special_tokens)).transpose()
+        let (template, special_tokens) = read(dir.as_ref())?;
+        template.map(|template| Self::parse(&template, special_tokens)).transpose()
+    }
+
+    /// A template of this text with the special tokens of the model in `dir`, a Hugging Face folder
+    /// or a GGUF file.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn for_model(dir: impl AsRef<Path>, template: &str) -> Result<Self> {
+        let (_, special_tokens) = read(dir.as_ref())?;
+        Self::parse(template, special_tokens)
     }
 
     /// A template of this text. `bos_token` and `eos_token` are what it may write out at the ends
@@ -100,30 +83,37 @@ impl ChatTemplate {
         bos_token: Option<String>,
         eos_token: Option<String>,
     ) -> Result<Self> {
-        Self::parse(template.into(), vec![("bos_token", bos_token), ("eos_token", eos_token)])
+        let tokens = [("bos_token", bos_token), ("eos_token", eos_token)];
+        let tokens = tokens.into_iter().filter_map(|(name, it)| Some((name.to_owned(), it?)));
+        Self::parse(&template.into(), tokens.collect())
+    }
+
+    /// The template, told this time instead of the present one, so that the same conversation has
+    /// the same text tomorrow.
+    #[must_use]
+    pub fn at(self, now: SystemTime) -> Self {
+        Self { now: Some(now), ..self }
     }
 
     /// The text of a conversation. With `generation_prompt` it ends with what an answer begins
     /// after.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`] if the template fails, takes more than ten million steps or makes
-    /// longer texts than any needs, or refuses the conversation, as many do where roles do not
-    /// alternate.
+    /// [`Error::ChatTemplate`] if the template fails, takes more than ten million steps, makes a
+    /// value of more than 16 MiB and four times the conversation or 16 such values in all, or
+    /// refuses the conversation, as many do where roles do not alternate.
     pub fn render(&self, messages: &[ChatMessage], generation_prompt: bool) -> Result<String> {
-        let tokens = self.special_tokens.iter().filter_map(|(name, token)| {
-            token.as_ref().map(|token| (*name, Value::from(token.as_str())))
-        });
-        let tokens = Value::from_pairs(tokens);
+        let tokens =
+            self.special_tokens.iter().map(|(name, token)| (name.as_str(), token.as_str()));
         let given = context! {
             messages => Value::from(Serde(messages)),
             add_generation_prompt => generation_prompt,
             tools => (),
             documents => (),
-            ..tokens
         };
-        let template = self.environment.get_template(NAME).map_err(failed)?;
-        template.render(given).map_err(failed)
+        let bytes = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
+        render(&self.text, merge_maps([Value::from_pairs(tokens), given]), bytes, self.now)
+            .map_err(failed)
     }
 
     /// The text of a conversation whose last message goes on: up to the end of that message as far
@@ -154,125 +144,28 @@ impl ChatTemplate {
         }
     }
 
-    fn parse(
-        template: String,
-        special_tokens: Vec<(&'static str, Option<String>)>,
-    ) -> Result<Self> {
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(failed)?);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_filter("tojson", to_json);
-        template_limits::set(&mut environment);
-        template_limits::add(&mut environment, NAME, template).map_err(failed)?;
-        Ok(Self { environment, special_tokens })
+    fn parse(template: &str, special_tokens: Vec<(String, String)>) -> Result<Self> {
+        Ok(Self { text: prepare(template).map_err(failed)?, special_tokens, now: None })
     }
 }
 
-/// Its ending keeps text from being escaped as HTML.
-const NAME: &str = "chat_template.txt";
+/// The template of a folder or file, if it has one, and its special tokens.
+fn read(dir: &Path) -> Result<(Option<String>, Vec<(String, String)>)> {
+    let own = dir.join("chat_template.jinja");
+    let config = TokenizerConfig::read(dir)?;
+    if !own.exists()
+        && config.is_none()
+        && let Source::Gguf(path) = Source::of(dir)?
+    {
+        let file = Gguf::open(&path)?;
+        return Ok((gguf::chat_template(&file)?, gguf::special_tokens(&file)?));
+    }
+    let config = config.unwrap_or_default();
+    let template =
+        if own.exists() { Some(read_text(&own)?) } else { config.chat_template().cloned() };
+    Ok((template, config.special_tokens(dir)?))
+}
 
 fn failed(error: minijinja::Error) -> Error {
     Error::ChatTemplate(format!("{error:#}"))
-}
-
-fn raise_exception(message: String) -> std::result::Result<Value, minijinja::Error> {
-    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-}
-
-/// JSON as Python's `json.dumps` writes it, which models were trained on. minijinja's own filter
-/// escapes what HTML would take for tags.
-fn to_json(value: &Value, options: Kwargs) -> std::result::Result<String, minijinja::Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    options.assert_all_used()?;
-    let mut json = Vec::new();
-    let written = match indent {
-        Some(indent) => {
-            let indent = " ".repeat(indent);
-            let formatter = PrettyFormatter::with_indent(indent.as_bytes());
-            value.serialize(&mut Serializer::with_formatter(&mut json, formatter))
-        }
-        None => value.serialize(&mut Serializer::with_formatter(&mut json, PythonFormatter)),
-    };
-    let failed = |error: String| minijinja::Error::new(ErrorKind::BadSerialization, error);
-    written.map_err(|error| failed(error.to_string()))?;
-    String::from_utf8(json).map_err(|error| failed(error.to_string()))
-}
-
-/// A space after commas and colons.
-struct PythonFormatter;
-
-impl Formatter for PythonFormatter {
-    fn begin_array_value<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.begin_array_value(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
-    }
-}
-
-#[derive(Default, Deserialize)]
-struct TokenizerConfig {
-    chat_template: Option<Templates>,
-    bos_token: Option<Token>,
-    eos_token: Option<Token>,
-    unk_token: Option<Token>,
-    pad_token: Option<Token>,
-}
-
-/// A template, or several with names.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Templates {
-    One(String),
-    Named(Vec<NamedTemplate>),
-}
-
-#[derive(Deserialize)]
-struct NamedTemplate {
-    name: String,
-    template: String,
-}
-
-impl Templates {
-    fn default(self) -> Option<String> {
-        match self {
-            Self::One(template) => Some(template),
-            Self::Named(templates) => {
-                let found = templates.into_iter().find(|named| named.name == "default");
-                found.map(|named| named.template)
-            }
-        }
-    }
-}
-
-/// A special token, or one with how it is to be matched.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Token {
-    Text(String),
-    Added { content: String },
-}
-
-impl Token {
-    fn text(self) -> String {
-        match self {
-            Self::Text(text) | Self::Added { content: text } => text,
-        }
-    }
 }

@@ -4,5 +4,6 @@ pub(crate) mod chat;
 pub(crate) mod conversation;
 pub(crate) mod conversation_state;
 pub(crate) mod instruction;
-pub(crate) mod template_limits;
+mod template;
 pub(crate) mod tokenizer;
+pub(crate) mod tokenizer_config;

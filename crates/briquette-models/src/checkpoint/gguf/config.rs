@@ -1,6 +1,6 @@
 use serde_json::{Map, Value as Json, json};
 
-use super::{file::Gguf, value::Value};
+use super::{file::Gguf, value::Value, vocabulary::end_tokens};
 use crate::{
     Error, Result,
     setting::{invalid, unsupported},
@@ -65,11 +65,6 @@ pub(crate) fn config_json(
         let must_be = format!("the channels of a head, {head_dim}");
         return Err(invalid("rope.dimension_count", rotated, must_be));
     }
-    let mut ends = Vec::new();
-    for name in ["eos_token_id", "eot_token_id"] {
-        ends.extend(token(name)?.filter(|id| !ends.contains(id)));
-    }
-
     let mut config = json!({
         "model_type": family,
         "vocab_size": vocab_size,
@@ -89,7 +84,7 @@ pub(crate) fn config_json(
         "attention_bias": tensor("blk.0.attn_q.bias").is_some(),
         "mlp_bias": false,
         "bos_token_id": token("bos_token_id")?,
-        "eos_token_id": ends,
+        "eos_token_id": end_tokens(file)?,
         "pad_token_id": token("padding_token_id")?,
     });
     let kind = file.optional(&key("rope.scaling.type"), "a text", Value::text)?.unwrap_or("none");

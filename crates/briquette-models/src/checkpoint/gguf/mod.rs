@@ -39,4 +39,4 @@ mod vocabulary;
 pub(crate) use config::config_json;
 pub(crate) use file::Gguf;
 pub(crate) use tensors::{StoredTensor, tensors};
-pub(crate) use vocabulary::{Template, chat_template, tokenizer_json};
+pub(crate) use vocabulary::{chat_template, special_tokens, tokenizer_json};

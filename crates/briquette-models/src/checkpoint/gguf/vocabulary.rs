@@ -60,30 +60,99 @@ pub(crate) fn tokenizer_json(file: &Gguf) -> Result<Vec<u8>> {
     .into_bytes())
 }
 
-/// A chat template and the tokens it may write out.
-pub(crate) struct Template {
-    pub(crate) text: String,
-    pub(crate) special_tokens: Vec<(&'static str, Option<String>)>,
+/// The chat template in the metadata, if there is one.
+pub(crate) fn chat_template(file: &Gguf) -> Result<Option<String>> {
+    let text = file.optional("tokenizer.chat_template", "a text", Value::text)?;
+    Ok(text.map(str::to_owned))
 }
 
-/// The template in the metadata, if there is one.
-pub(crate) fn chat_template(file: &Gguf) -> Result<Option<Template>> {
-    let text = file.optional("tokenizer.chat_template", "a text", Value::text)?;
-    let Some(text) = text else { return Ok(None) };
+/// The tokens that chat templates write out, by the names they have there.
+pub(crate) fn special_tokens(file: &Gguf) -> Result<Vec<(String, String)>> {
     let tokens = file.optional("tokenizer.ggml.tokens", "a list of texts", Value::texts)?;
     let mut special_tokens = Vec::new();
     for (name, key) in [
         ("bos_token", "tokenizer.ggml.bos_token_id"),
         ("eos_token", "tokenizer.ggml.eos_token_id"),
         ("unk_token", "tokenizer.ggml.unknown_token_id"),
+        ("sep_token", "tokenizer.ggml.seperator_token_id"),
         ("pad_token", "tokenizer.ggml.padding_token_id"),
+        ("cls_token", "tokenizer.ggml.cls_token_id"),
+        ("mask_token", "tokenizer.ggml.mask_token_id"),
     ] {
         let id = file.optional(key, "a number", Value::unsigned)?;
-        let token = id.and_then(|id| tokens?.get(usize::try_from(id).ok()?).cloned());
-        special_tokens.push((name, token));
+        if let Some(token) = id.and_then(|id| tokens?.get(usize::try_from(id).ok()?)) {
+            special_tokens.push((name.to_owned(), token.clone()));
+        }
     }
-    Ok(Some(Template { text: text.to_owned(), special_tokens }))
+    Ok(special_tokens)
 }
+
+/// The tokens that end an answer: those the metadata names, and of those that llama.cpp knows by
+/// name the ones that the file types as control tokens. Many files name the end of a text alone,
+/// where turns end with another token.
+pub(crate) fn end_tokens(file: &Gguf) -> Result<Vec<u32>> {
+    let mut ends = Vec::new();
+    for name in ["eos_token_id", "eot_token_id", "eom_token_id"] {
+        let key = format!("tokenizer.ggml.{name}");
+        let id = file.optional(&key, "a number", Value::unsigned)?;
+        ends.extend(id.and_then(|id| u32::try_from(id).ok()).filter(|id| !ends.contains(id)));
+    }
+    let tokens = file.optional("tokenizer.ggml.tokens", "a list of texts", Value::texts)?;
+    let kinds = file.optional("tokenizer.ggml.token_type", "a list of numbers", Value::numbers)?;
+    let (Some(tokens), Some(kinds)) = (tokens, kinds) else { return Ok(ends) };
+    let named: Vec<(u32, &str)> = (0..)
+        .zip(tokens.iter().zip(kinds))
+        .filter(|(_, (token, kind))| **kind == CONTROL && END_TOKENS.contains(&token.as_str()))
+        .map(|(id, (token, _))| (id, token.as_str()))
+        .collect();
+    let has = |name: &str| named.iter().any(|(_, token)| *token == name);
+    // Where calls of tools have ends of their own, `<|end|>` ends a part of an answer.
+    let parts = (has("<|return|>") && has("<|call|>")) || (has("<|flush|>") && has("<|calls|>"));
+    for (id, token) in named {
+        if !ends.contains(&id) && !(parts && token == "<|end|>") {
+            ends.push(id);
+        }
+    }
+    Ok(ends)
+}
+
+/// The names of tokens at which llama.cpp ends an answer: ends of turns and texts, and those that
+/// stand between files.
+const END_TOKENS: [&str; 33] = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
+];
 
 // The types of tokens, `llama_token_type` of llama.cpp.
 const NORMAL: i64 = 1;

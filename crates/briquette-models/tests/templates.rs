@@ -1,0 +1,177 @@
+//! Chat templates that are put together at random from what multiplies: each ends, with a text or an
+//! error, and none holds more memory than the bound says.
+
+use std::{cell::Cell, env, fs, process::Command};
+
+use briquette_models::{ChatMessage, ChatTemplate, Error};
+use proptest::{
+    prelude::*,
+    test_runner::{RngAlgorithm, TestRng, TestRunner},
+};
+
+/// An expression of a text, a list or a number, of whatever stands in `x.a`, `x.b` and `m`.
+fn expression() -> impl Strategy<Value = String> {
+    let leaf = prop::sample::select(vec![
+        "x.a",
+        "x.b",
+        "'ab'",
+        "'a\nb'",
+        "'%s%s'",
+        "'{0}{0}'",
+        "[1, 'a']",
+        "(1, 'b')",
+        "{'k': 'v'}",
+        "messages",
+        "m.content",
+        "range(9)",
+        "999999999",
+        "65536",
+        "3",
+        "none",
+        "x",
+        "'%9999d'",
+        "bos_token",
+    ]);
+    leaf.prop_map(str::to_owned).prop_recursive(4, 24, 3, |inner| {
+        let two = (inner.clone(), inner.clone());
+        let operators =
+            prop::sample::select(vec!["~", "+", "*", "%", "**", "-", "or", "and", "==", "in"]);
+        let filters = prop::sample::select(vec![
+            "string",
+            "list",
+            "upper",
+            "tojson",
+            "join",
+            "reverse",
+            "e",
+            "length",
+            "sort",
+            "first",
+            "items",
+            "unique",
+            "title",
+            "trim",
+            "int",
+            "sum",
+            "wordcount",
+            "striptags",
+        ]);
+        let with_argument = prop::sample::select(vec![
+            "replace('a', {})",
+            "join({})",
+            "indent({}, true, true)",
+            "format({}, {})",
+            "batch({}, 'ab')",
+            "slice({})",
+            "tojson(indent={})",
+            "default({}, true)",
+            "map('replace', 'a', {})",
+            "map('string')|list",
+            "truncate({})",
+            "sum(start={})",
+            "map(attribute={}, default={})",
+            "dictsort({})",
+            "round({})",
+            "center({})",
+            "split({})",
+        ]);
+        let methods = prop::sample::select(vec![
+            "join({})",
+            "replace('a', {})",
+            "format({}, a={})",
+            "split({})",
+            "strip({})",
+            "partition({})",
+            "copy()",
+            "items()",
+            "get({}, {})",
+            "splitlines({})",
+            "title()",
+            "index({})",
+        ]);
+        prop_oneof![
+            (two.clone(), operators).prop_map(|((a, b), op)| format!("({a} {op} {b})")),
+            (inner.clone(), filters).prop_map(|(a, filter)| format!("({a})|{filter}")),
+            (two.clone(), with_argument)
+                .prop_map(|((a, b), filter)| format!("({a})|{}", filter.replace("{}", &b))),
+            (two.clone(), methods)
+                .prop_map(|((a, b), method)| format!("({a}).{}", method.replace("{}", &b))),
+            two.clone().prop_map(|(a, b)| format!("[{a}, {b}, {a}]")),
+            two.clone().prop_map(|(a, b)| format!("({a}, {b}, {b})")),
+            two.clone().prop_map(|(a, b)| format!("{{'a': {a}, 'b': {b}, 'c': {a}}}")),
+            two.clone().prop_map(|(a, b)| format!("({a} if {b} else {a})")),
+            two.prop_map(|(a, b)| format!("f({a}, {b})")),
+            inner.clone().prop_map(|a| format!("dict(a={a}, b={a})")),
+            inner.clone().prop_map(|a| format!("namespace(a={a})")),
+            inner.prop_map(|a| format!("({a})[::-1]")),
+        ]
+    })
+}
+
+/// Statements that set `x.a` and `x.b` again and again.
+fn template() -> impl Strategy<Value = String> {
+    let statement = (expression(), prop::sample::select(vec!["a", "b"]), 0..6_u8).prop_map(
+        |(expression, name, form)| match form {
+            0 => format!("{{{{ {expression} }}}}"),
+            1 => format!("{{% set y %}}{{{{ x.a }}}}text{{{{ {expression} }}}}{{% endset %}}{{% set x.{name} = y %}}"),
+            2 => format!("{{% filter replace('a', x.{name}) %}}{{{{ {expression} }}}}{{% endfilter %}}"),
+            _ => format!("{{% set x.{name} = {expression} %}}"),
+        },
+    );
+    (prop::collection::vec(statement, 1..4), prop::sample::select(vec![3, 60, 9999])).prop_map(
+        |(statements, times)| {
+            format!(
+                "{{% macro f(a, b) %}}{{{{ a }}}}{{{{ b }}}}{{{{ a }}}}{{% endmacro %}}\
+                 {{% set x = namespace(a='ab', b=['ab']) %}}{{% for m in messages %}}{{% for i in range({times}) %}}{}\
+                 {{% endfor %}}{{% endfor %}}{{{{ x.a }}}}{{{{ x.b }}}}",
+                statements.concat()
+            )
+        },
+    )
+}
+
+/// The most memory that this process has held, in MiB.
+fn most_memory() -> Option<usize> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|kib| kib >> 10)
+}
+
+#[test]
+fn no_program_takes_all_memory() {
+    // A process of its own, whose memory nobody else adds to.
+    const CHILD: &str = "BRIQUETTE_TEST_TEMPLATES";
+    if env::var_os(CHILD).is_none() {
+        let test = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "no_program_takes_all_memory", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&test.stderr) + String::from_utf8_lossy(&test.stdout);
+        assert!(test.status.success(), "{said}");
+        return;
+    }
+    let config =
+        ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let messages = [ChatMessage::new("user", "aab"), ChatMessage::new("assistant", "b\na")];
+    let (rendered, failed) = (Cell::new(0), Cell::new(0));
+    let more = |count: &Cell<u32>| count.set(count.get() + 1);
+    let ran = TestRunner::new_with_rng(config, rng).run(&template(), |text| {
+        let template = ChatTemplate::new(&text, Some("<s>".into()), None);
+        match template.and_then(|template| template.render(&messages, true)) {
+            Ok(_) => more(&rendered),
+            Err(Error::ChatTemplate(_)) => more(&failed),
+            Err(other) => panic!("{text}: {other}"),
+        }
+        if let Some(found) = most_memory() {
+            prop_assert!(found < 1024, "{found} MiB\n{text}");
+        }
+        Ok(())
+    });
+    if let Err(error) = ran {
+        panic!("{error}");
+    }
+    let (rendered, failed) = (rendered.get(), failed.get());
+    assert!(rendered > 20 && failed > 20, "{rendered} rendered, {failed} failed");
+}
