@@ -13,7 +13,7 @@ use std::{
 };
 
 use briquette::excerpt::short;
-use briquette_eval::policy;
+use briquette_eval::warnings;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
@@ -117,7 +117,7 @@ fn main() -> ExitCode {
     });
     output::lay_out(cli.wide);
     let done = jobs::check_environment().and_then(|()| cli.command.run());
-    for warning in policy::take_warnings() {
+    for warning in warnings::take() {
         output::note(&format!("warning: {warning}"));
     }
     match done {

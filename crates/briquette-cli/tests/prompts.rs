@@ -87,3 +87,60 @@ fn a_model_without_a_template_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     assert!(error.contains("has no chat template"), "{error}");
 }
+
+/// A prompt by this template of a file: its tokens, and what was said.
+fn generated(model: &Path, template: &str) -> (u64, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, json) = (dir.path().join("own.jinja"), dir.path().join("out.json"));
+    fs::write(&file, template).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
+        .args([
+            "generate",
+            "--chat",
+            "--prompt",
+            "hello",
+            "--max-new-tokens",
+            "1",
+            "--policy",
+            "full",
+        ])
+        .arg("--model")
+        .arg(model)
+        .arg("--template")
+        .arg(file)
+        .arg("--json")
+        .arg(&json)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let json: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    (json["prefill"]["tokens"].as_u64().unwrap(), said)
+}
+
+#[test]
+fn a_template_of_a_file_has_the_special_tokens_of_the_model() {
+    let place = place(Some(TEMPLATE));
+    let names =
+        r#"{ "bos_token": "<|begin_of_text|>", "eos_token": { "content": "<|end_of_text|>" } }"#;
+    fs::write(place.path().join("tokenizer_config.json"), names).unwrap();
+    let (plain, said) = generated(place.path(), "{{ messages[0].content }}");
+    assert!(!said.contains("warning"), "{said}");
+    let summed = "{{ bos_token + messages[0].content + eos_token }}";
+    assert_eq!(generated(place.path(), summed).0, plain + 2);
+    // Carriage returns of the file are none of the prompt's.
+    let lines = "{{ messages[0].content }}\n\n.";
+    let expected = generated(place.path(), lines).0;
+    assert_eq!(generated(place.path(), &lines.replace('\n', "\r\n")).0, expected);
+}
+
+#[test]
+fn what_a_tokenizer_asks_for_in_vain_is_said_once() {
+    let place = place(Some(TEMPLATE));
+    let path = place.path().join("tokenizer.json");
+    let mut file: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    file["model"]["dropout"] = 0.5.into();
+    fs::write(&path, file.to_string()).unwrap();
+    let (_, said) = generated(place.path(), TEMPLATE);
+    assert_eq!(said.matches("dropout is 0.5 and is not used").count(), 1, "{said}");
+}

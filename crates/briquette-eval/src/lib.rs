@@ -44,5 +44,6 @@ pub mod stats;
 pub mod steering;
 pub mod tasks;
 pub mod tune;
+pub mod warnings;
 
 pub use error::{Error, Result};

@@ -1,13 +1,15 @@
-//! Chat templates that are put together at random from what multiplies: each ends, with a text or an
-//! error, and none holds more memory than the bound says.
+//! Chat templates that are put together at random from what multiplies: each ends, with a text or
+//! an error, and none holds more memory than the bound says.
 
-use std::{cell::Cell, env, fs, process::Command};
+use std::cell::Cell;
 
 use briquette_models::{ChatMessage, ChatTemplate, Error};
 use proptest::{
     prelude::*,
     test_runner::{RngAlgorithm, TestRng, TestRunner},
 };
+
+mod memory;
 
 /// An expression of a text, a list or a number, of whatever stands in `x.a`, `x.b` and `m`.
 fn expression() -> impl Strategy<Value = String> {
@@ -130,25 +132,9 @@ fn template() -> impl Strategy<Value = String> {
     )
 }
 
-/// The most memory that this process has held, in MiB.
-fn most_memory() -> Option<usize> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|kib| kib >> 10)
-}
-
 #[test]
 fn no_program_takes_all_memory() {
-    // A process of its own, whose memory nobody else adds to.
-    const CHILD: &str = "BRIQUETTE_TEST_TEMPLATES";
-    if env::var_os(CHILD).is_none() {
-        let test = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "no_program_takes_all_memory", "--nocapture"])
-            .env(CHILD, "1")
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&test.stderr) + String::from_utf8_lossy(&test.stdout);
-        assert!(test.status.success(), "{said}");
+    if !memory::alone("no_program_takes_all_memory") {
         return;
     }
     let config =
@@ -164,7 +150,7 @@ fn no_program_takes_all_memory() {
             Err(Error::ChatTemplate(_)) => more(&failed),
             Err(other) => panic!("{text}: {other}"),
         }
-        if let Some(found) = most_memory() {
+        if let Some(found) = memory::most() {
             prop_assert!(found < 1024, "{found} MiB\n{text}");
         }
         Ok(())

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use briquette_eval::{files, run};
+use briquette_eval::{files, run, warnings};
 use briquette_models::{Error as ModelError, Model, Tokenizer, WeightBits};
 use burn::tensor::{DType, Device};
 use clap::ValueEnum;
@@ -96,6 +96,7 @@ impl ModelArgs {
         }
         let model = model.with_interrupt(interrupt::flag());
         let tokenizer = Tokenizer::load(&dir).with_context(failed)?;
+        warnings::add(tokenizer.warnings().iter().cloned());
         let dtype = dtype.name().to_owned();
         let other_weights = self.other_weights;
         Ok(Loaded { model, tokenizer, dir, device: name, dtype, other_weights })

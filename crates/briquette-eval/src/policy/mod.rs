@@ -9,5 +9,5 @@ mod written;
 
 pub use named::NamedPolicy;
 pub(crate) use text::{from_file, method};
-pub use text::{inputs, is_file, parse, read, split, take_warnings};
+pub use text::{inputs, is_file, parse, read, split};
 pub use written::{AMPLE, Written};

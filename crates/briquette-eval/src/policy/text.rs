@@ -1,28 +1,15 @@
-use std::{
-    collections::BTreeSet,
-    mem,
-    path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
-};
+use std::path::{Path, PathBuf};
 
 use briquette::{Budget, Error as Refusal, Policy, policy::PolicyFile};
 
 use super::{named::NamedPolicy, nearest::nearest, written::Written};
-use crate::{Error, Result, files};
+use crate::{Error, Result, files, warnings};
 
-/// Warnings of the policy files that were read, each once.
-static WARNINGS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-
-/// Reads a policy file, and keeps its warnings for [`take_warnings`].
+/// Reads a policy file, and keeps its [warnings].
 pub(crate) fn from_file(path: &Path) -> Result<Policy> {
     let PolicyFile { policy, warnings, .. } = PolicyFile::read(path)?;
-    WARNINGS.lock().unwrap_or_else(PoisonError::into_inner).extend(warnings);
+    warnings::add(warnings);
     Ok(policy)
-}
-
-/// Takes the warnings of all policy files that were read, each once.
-pub fn take_warnings() -> BTreeSet<String> {
-    mem::take(&mut *WARNINGS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Reads `NAME`, `FILE.toml` or `FILE.json`, each with `:key=value` behind it for what is changed.

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
 use super::{form::ChatForm, header::ModelHeader};
-use crate::{Error, Result, files, profiles::Profiles};
+use crate::{Error, Result, files, profiles::Profiles, warnings};
 
 /// A model in a run file.
 #[derive(Clone, Debug, Deserialize)]
@@ -90,6 +90,7 @@ impl ModelSpec {
         let config = ModelConfig::from_folder(&self.dir)?;
         let profiles = Profiles::of(&self.dir, self.profile.as_deref(), other_weights)?;
         let tokenizer = Tokenizer::load(&self.dir)?;
+        warnings::add(tokenizer.warnings().iter().cloned());
         let chat = match self.chat {
             true => {
                 let template = ChatTemplate::load(&self.dir)?.ok_or_else(|| Error::Setting {

@@ -15,7 +15,7 @@ use crate::{
     json::read_text,
     text::{
         template::render::{prepare, render},
-        tokenizer_config::TokenizerConfig,
+        tokenizer_config::{SpecialTokens, TokenizerConfig},
     },
 };
 
@@ -44,7 +44,7 @@ impl ChatMessage {
 pub struct ChatTemplate {
     text: String,
     /// `bos_token` and the like, which templates write out.
-    special_tokens: Vec<(String, String)>,
+    special_tokens: SpecialTokens,
     /// The time that the template is told; `None` is that of each rendering.
     now: Option<SystemTime>,
 }
@@ -144,13 +144,13 @@ impl ChatTemplate {
         }
     }
 
-    fn parse(template: &str, special_tokens: Vec<(String, String)>) -> Result<Self> {
+    fn parse(template: &str, special_tokens: SpecialTokens) -> Result<Self> {
         Ok(Self { text: prepare(template).map_err(failed)?, special_tokens, now: None })
     }
 }
 
 /// The template of a folder or file, if it has one, and its special tokens.
-fn read(dir: &Path) -> Result<(Option<String>, Vec<(String, String)>)> {
+fn read(dir: &Path) -> Result<(Option<String>, SpecialTokens)> {
     let own = dir.join("chat_template.jinja");
     let config = TokenizerConfig::read(dir)?;
     if !own.exists()

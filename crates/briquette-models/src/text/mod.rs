@@ -7,3 +7,4 @@ pub(crate) mod instruction;
 mod template;
 pub(crate) mod tokenizer;
 pub(crate) mod tokenizer_config;
+pub(crate) mod tokenizer_limits;

@@ -10,7 +10,12 @@
     )
 )]
 
-use std::{fmt::Display, fs, path::Path};
+use std::{
+    fmt::Display,
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+};
 
 use crate::{
     Error, Result,
@@ -19,6 +24,7 @@ use crate::{
         source::Source,
     },
     json::check_regular,
+    text::{tokenizer_config::TokenizerConfig, tokenizer_limits::Limits},
 };
 
 /// Text that every working tokenizer makes tokens of.
@@ -28,16 +34,20 @@ const PROBE: &str = "The number is 1234567.";
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    limits: Limits,
+    warnings: Vec<String>,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` in the folder `dir`, or the tokenizer in a GGUF file, or in the one
-    /// in a folder without `tokenizer.json`.
+    /// Reads `tokenizer.json` in the folder `dir` with the tokens that `tokenizer_config.json`
+    /// adds, or the tokenizer in a GGUF file, or in the one in a folder without `tokenizer.json`.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the file is absent, not understood, or of a tokenizer without
-    /// tokens, [`Error::Read`] if it is no regular file; [`Error::Gguf`], [`Error::SeveralGguf`],
-    /// [`Error::BlockType`] and [`Error::Truncated`] for GGUF files.
+    /// [`Error::Tokenizer`] if the file is absent, not understood, of a tokenizer without tokens or
+    /// of one that multiplies what it is given, or gives a token another id than
+    /// `tokenizer_config.json` does; [`Error::Json`] for that file; [`Error::Read`] if one is no
+    /// regular file; [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and
+    /// [`Error::Truncated`] for GGUF files.
     pub fn load(dir: impl AsRef<Path>) -> Result<Self> {
         let path = dir.as_ref().join("tokenizer.json");
         let source = match path.exists() {
@@ -57,14 +67,29 @@ impl Tokenizer {
             Source::Gguf(path) => (gguf::tokenizer_json(&Gguf::open(&path)?)?, path),
         };
         // The library panics where the description of a decoder is cut.
-        serde_json::from_slice::<serde_json::Value>(&json)
+        let mut file: serde_json::Value =
+            serde_json::from_slice(&json).map_err(|error| failed(&path, &error))?;
+        let limits = Limits::of(&file).map_err(|error| failed(&path, &error))?;
+        let mut warnings = Vec::new();
+        // Merges left out at random are for training: the same text would have other tokens.
+        if let Some(dropout) = file.pointer_mut("/model/dropout").filter(|it| !it.is_null()) {
+            if dropout.as_f64() != Some(0.0) {
+                let path = path.display();
+                warnings.push(format!("{path}: dropout is {dropout} and is not used"));
+            }
+            *dropout = serde_json::Value::Null;
+        }
+        // What was checked is what is read, also where a key is there twice.
+        let json = file.to_string().into_bytes();
+        let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(&json))
             .map_err(|error| failed(&path, &error))?;
-        let mut inner =
-            tokenizers::Tokenizer::from_bytes(&json).map_err(|error| failed(&path, &error))?;
         // Some files carry the settings of their training run, which would cut or pad every text.
         inner.with_truncation(None).map_err(tokenizer)?;
         inner.with_padding(None);
-        let tokenizer = Self { inner };
+        if path.ends_with("tokenizer.json") {
+            add_tokens(&mut inner, &limits, dir.as_ref())?;
+        }
+        let tokenizer = Self { inner, limits, warnings };
         if tokenizer.encode(PROBE, false)?.is_empty() {
             let message = format!("{}: it makes no token of `{PROBE}`", path.display());
             return Err(Error::Tokenizer(message));
@@ -76,9 +101,12 @@ impl Tokenizer {
     /// usually the token that begins a text.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`].
+    /// [`Error::Tokenizer`], also if normalizers could make more of it than 64 MiB and 32 times its
+    /// length.
     pub fn encode(&self, text: &str, special_tokens: bool) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, special_tokens).map_err(tokenizer)?;
+        guarded(|| self.limits.check(text, &self.inner).map_err(Into::into)).map_err(tokenizer)?;
+        let encoding =
+            guarded(|| self.inner.encode_fast(text, special_tokens)).map_err(tokenizer)?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -87,7 +115,12 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`].
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner.decode(ids, true).map_err(tokenizer)
+        guarded(|| self.inner.decode(ids, true)).map_err(tokenizer)
+    }
+
+    /// Sentences about what its files ask for and is not done.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The id of a token, if it is in the vocabulary.
@@ -148,6 +181,49 @@ impl StreamDecoder<'_> {
         let text = all.strip_prefix(&shown).or_else(|| all.get(shown.len()..));
         Ok(text.unwrap_or_default().to_owned())
     }
+}
+
+/// Adds the tokens that only files beside `tokenizer.json` name, as `transformers` does.
+fn add_tokens(inner: &mut tokenizers::Tokenizer, limits: &Limits, dir: &Path) -> Result<()> {
+    let Some(config) = TokenizerConfig::read(dir)? else { return Ok(()) };
+    let known: Vec<tokenizers::AddedToken> =
+        inner.get_added_tokens_decoder().into_values().collect();
+    let named = config.added_tokens(dir)?;
+    let contents = named.values().map(|token| token.content.as_str());
+    limits.check_tokens(contents).map_err(Error::Tokenizer)?;
+    let tokens: Vec<tokenizers::AddedToken> = named
+        .values()
+        .map(|token| {
+            tokenizers::AddedToken::from(token.content.clone(), token.special)
+                .single_word(token.single_word)
+                .lstrip(token.lstrip)
+                .rstrip(token.rstrip)
+                .normalized(token.normalized.unwrap_or(!token.special))
+        })
+        .filter(|token| !token.content.is_empty() && !known.contains(token))
+        .collect();
+    guarded(|| Ok(inner.add_tokens(&tokens))).map_err(tokenizer)?;
+    for (id, token) in named {
+        let content = &token.content;
+        match inner.token_to_id(content) {
+            Some(found) if found != id => {
+                return Err(Error::Tokenizer(format!(
+                    "{}: token `{content}` is {id} in tokenizer_config.json or added_tokens.json, but the tokens of \
+                     tokenizer.json make it {found}: correct the id, or write the token into tokenizer.json",
+                    dir.display()
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Calls the library, which panics in some places where a file or a text is unlike others: an
+/// expression that matches nothing at the end of a text, for one.
+fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    catch_unwind(AssertUnwindSafe(call))
+        .unwrap_or_else(|_| Err("the tokenizer's description cannot be carried out here".into()))
 }
 
 fn tokenizer(error: tokenizers::Error) -> Error {

@@ -12,7 +12,10 @@ use crate::{
 const NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// What `transformers` reads from `tokenizer_config.json` beside `tokenizer.json`.
+/// Special tokens by the names that chat templates have for them.
+pub(crate) type SpecialTokens = Vec<(String, String)>;
+
+/// The keys that `transformers` reads from `tokenizer_config.json` beside `tokenizer.json`.
 #[derive(Default, Deserialize)]
 pub(crate) struct TokenizerConfig {
     chat_template: Option<Templates>,
@@ -43,9 +46,9 @@ impl TokenizerConfig {
         }
     }
 
-    /// The special tokens by the names that chat templates have for them. Those of
+    /// The special tokens. Those of
     /// `special_tokens_map.json` count where this file lists no added tokens, as older ones.
-    pub(crate) fn special_tokens(&self, dir: &Path) -> Result<Vec<(String, String)>> {
+    pub(crate) fn special_tokens(&self, dir: &Path) -> Result<SpecialTokens> {
         let path = dir.join("special_tokens_map.json");
         let older: Map<String, Value> = match self.added_tokens_decoder {
             None if path.exists() => parse(&read_text(&path)?, &path.display().to_string())?,
@@ -55,7 +58,7 @@ impl TokenizerConfig {
             Value::String(text) => Some(text.clone()),
             other => other.get("content")?.as_str().map(str::to_owned),
         };
-        let mut tokens: Vec<(String, String)> = Vec::new();
+        let mut tokens = SpecialTokens::new();
         for name in NAMES {
             let token = older.get(name).or_else(|| self.others.get(name)).and_then(text);
             tokens.extend(token.map(|token| (name.to_owned(), token)));

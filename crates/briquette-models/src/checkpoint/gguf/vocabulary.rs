@@ -109,7 +109,8 @@ pub(crate) fn end_tokens(file: &Gguf) -> Result<Vec<u32>> {
     // Where calls of tools have ends of their own, `<|end|>` ends a part of an answer.
     let parts = (has("<|return|>") && has("<|call|>")) || (has("<|flush|>") && has("<|calls|>"));
     for (id, token) in named {
-        if !ends.contains(&id) && !(parts && token == "<|end|>") {
+        let a_part = parts && token == "<|end|>";
+        if !a_part && !ends.contains(&id) {
             ends.push(id);
         }
     }

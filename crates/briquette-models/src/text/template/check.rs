@@ -176,10 +176,8 @@ fn expression<'a>(it: &Expr<'a>, namespace: bool) -> Expr<'a> {
             )))
         }
         Expr::UnaryOp(it) => {
-            let op = match it.op {
-                UnaryOpKind::Not => UnaryOpKind::Not,
-                UnaryOpKind::Neg => UnaryOpKind::Neg,
-            };
+            let op =
+                if matches!(it.op, UnaryOpKind::Not) { UnaryOpKind::Not } else { UnaryOpKind::Neg };
             Expr::UnaryOp(Spanned::new(UnaryOp { op, expr: passed(&it.expr) }, it.span()))
         }
         Expr::BinOp(it) => binary(it, namespace),

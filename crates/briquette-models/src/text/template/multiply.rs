@@ -150,7 +150,7 @@ fn parts(_: &State, all: &[Value]) -> Result<usize, Error> {
     Ok(number(all).saturating_mul(size_of::<Vec<Value>>() * 2))
 }
 
-/// What is no number is copied with each item that is added to it.
+/// The square of the items: a sum that is no number is copied with each that is added.
 fn sum(state: &State, all: &[Value]) -> Result<usize, Error> {
     let Some(list) = all.first() else { return Ok(0) };
     if arguments(all).all(|argument| argument.is_number()) {
