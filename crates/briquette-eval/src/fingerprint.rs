@@ -33,7 +33,7 @@ pub fn of_model(dir: &Path) -> Result<String> {
     let folder = match dir.is_dir() {
         true => Some(fs::read_dir(dir).map_err(|source| failed(dir, source))?),
         false => {
-            files.push(dir.into());
+            files.extend(briquette_models::parts_of(dir));
             None
         }
     };

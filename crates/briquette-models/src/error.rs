@@ -4,6 +4,8 @@ use burn::tensor::DType;
 
 use briquette::CacheShape;
 
+use crate::shown::shown;
+
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -13,7 +15,20 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// The cache refused a call.
     #[error(transparent)]
-    Cache(#[from] briquette::Error),
+    Cache(briquette::Error),
+    /// The model gave its cache numbers that are none.
+    #[error(
+        "the model gives NaN or infinity at layer {layer} ({count} numbers of its {what}): its weights are damaged, or \
+         overflow in this type"
+    )]
+    NumbersNotFinite {
+        /// Queries, keys or values.
+        what: &'static str,
+        /// The layer.
+        layer: usize,
+        /// Number of values that are NaN or infinite.
+        count: usize,
+    },
     /// An [`Interrupt`](crate::Interrupt) was set; the cache is as it was before the call.
     #[error("it was interrupted")]
     Interrupted,
@@ -40,8 +55,22 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
+    /// A small text that stands in a clone for a large file.
+    #[error(
+        "{path} is a pointer of Git LFS, the file itself was not fetched: git lfs pull fetches it"
+    )]
+    LfsPointer {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A JSON file that begins with a byte order mark, which JSON does not allow.
+    #[error("{origin} begins with a byte order mark: save it as UTF-8 without one")]
+    ByteOrderMark {
+        /// The file, or the name of a text.
+        origin: String,
+    },
     /// A JSON file that cannot be understood.
-    #[error("{origin}: {source}")]
+    #[error("{origin}: {}", shown(source))]
     Json {
         /// The file, or the name of a text.
         origin: String,
@@ -76,6 +105,18 @@ pub enum Error {
         /// The rule it breaks.
         must_be: String,
     },
+    /// Two keys of the configuration say two things, and the model would be another by each.
+    #[error("{key} = {found} contradicts {other} = {there}: keep the one that is meant")]
+    Contradiction {
+        /// The key in `config.json`.
+        key: &'static str,
+        /// Its value.
+        found: String,
+        /// The other key.
+        other: &'static str,
+        /// Its value.
+        there: String,
+    },
     /// The folder holds neither `model.safetensors` nor `model.safetensors.index.json`.
     #[error("{dir} holds neither model.safetensors nor model.safetensors.index.json")]
     NoWeights {
@@ -87,6 +128,12 @@ pub enum Error {
     MissingShard {
         /// The file.
         shard: PathBuf,
+    },
+    /// The index names a file outside of its folder.
+    #[error("the index names shard `{shard}`: shards lie in the folder of their index")]
+    ShardOutside {
+        /// The name in the index.
+        shard: String,
     },
     /// The index places a tensor in a file that does not hold it.
     #[error("the index places tensor `{tensor}` in {shard}, which does not hold it")]
@@ -288,6 +335,17 @@ pub enum Error {
     Execution(String),
 }
 
+impl From<briquette::Error> for Error {
+    fn from(error: briquette::Error) -> Self {
+        match error {
+            briquette::Error::NotFinite { what, layer, count } => {
+                Self::NumbersNotFinite { what, layer, count }
+            }
+            error => Self::Cache(error),
+        }
+    }
+}
+
 impl From<burn::tensor::TensorReadError> for Error {
     fn from(error: burn::tensor::TensorReadError) -> Self {
         Self::Execution(error.to_string())
@@ -304,7 +362,7 @@ impl From<burn::tensor::ExecutionError> for Error {
 impl From<briquette_graph::Error> for Error {
     fn from(error: briquette_graph::Error) -> Self {
         match error {
-            briquette_graph::Error::Cache(error) => Self::Cache(error),
+            briquette_graph::Error::Cache(error) => error.into(),
             error => Self::Execution(error.to_string()),
         }
     }

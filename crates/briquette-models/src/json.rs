@@ -1,20 +1,32 @@
-use std::path::Path;
+use std::{io::Read, path::Path};
 
 use briquette::files;
 use serde::de::DeserializeOwned;
 
 use crate::{Error, Result};
 
-/// Refuses what is no regular file.
+/// Refuses what is no regular file, and pointers of Git LFS, which stand in a clone for files that
+/// were not fetched. Every file of a model passes here before it is read.
 pub(crate) fn check_regular(path: &Path) -> Result<()> {
+    const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
     let failed = |source| Error::Read { path: path.into(), source };
-    files::regular(path).map(|_| ()).map_err(failed)
+    let file = files::open(path).map_err(failed)?;
+    let mut begin = Vec::with_capacity(POINTER.len());
+    file.file().take(POINTER.len() as u64).read_to_end(&mut begin).map_err(failed)?;
+    match begin == POINTER {
+        true => Err(Error::LfsPointer { path: path.into() }),
+        false => Ok(()),
+    }
 }
 
 pub(crate) fn read_text(path: &Path) -> Result<String> {
+    check_regular(path)?;
     files::read_text(path).map_err(|source| Error::Read { path: path.into(), source })
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T> {
+    if text.starts_with('\u{feff}') {
+        return Err(Error::ByteOrderMark { origin: origin.into() });
+    }
     serde_json::from_str(text).map_err(|source| Error::Json { origin: origin.into(), source })
 }

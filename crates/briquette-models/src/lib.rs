@@ -41,11 +41,12 @@ mod model;
 mod nn;
 mod quantize;
 mod setting;
+mod shown;
 mod text;
 mod weight_bits;
 
 pub use architecture::Architecture;
-pub use checkpoint::source::is_gguf;
+pub use checkpoint::source::{is_gguf, parts_of};
 pub use config::activation::Activation;
 pub use config::experts_config::ExpertsConfig;
 pub use config::model_config::ModelConfig;

@@ -84,9 +84,22 @@ impl Model {
         if !device.supports_dtype(dtype) {
             return Err(unsupported("the device has no arithmetic for it"));
         }
-        let weights = Weights::open(dir)?;
+        let mut weights = Weights::open(dir)?;
         config.check_checkpoint(weights.count(), weights.longest_side())?;
+        let embedding = config.architecture.checkpoint_name("model.embed_tokens.weight");
+        weights.complete_names(&embedding);
+        let mut config = config;
+        let mut warnings = Vec::new();
+        if config.tie_word_embeddings && !weights.tie(&embedding)? {
+            config.tie_word_embeddings = false;
+            warnings.push(format!(
+                "{}: tie_word_embeddings says that {embedding} is the head, but lm_head.weight is stored too and \
+                 differs: it is taken, as transformers does",
+                dir.display()
+            ));
+        }
         let mut model = Self::new(config, device)?;
+        model.warnings = warnings;
         let expected = expected_tensors(&model);
         weights.check(&expected, model.config().tie_word_embeddings)?;
 

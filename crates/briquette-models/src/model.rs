@@ -49,6 +49,8 @@ pub struct Model {
     /// Bits of the weights that it was loaded with in more, if they were quantized since.
     #[module(skip)]
     pub(crate) quantized_to: Option<WeightBits>,
+    #[module(skip)]
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Model {
@@ -68,6 +70,7 @@ impl Model {
             interrupt: Interrupt::new(),
             upkeep: Upkeep::default(),
             quantized_to: None,
+            warnings: Vec::new(),
             config,
         })
     }
@@ -110,6 +113,11 @@ impl Model {
     /// files and its type they say which numbers it computes.
     pub fn quantized_to(&self) -> Option<WeightBits> {
         self.quantized_to
+    }
+
+    /// Sentences about what its files contradict themselves in, and how they were read.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The bytes of its weights, on its device.

@@ -1,6 +1,6 @@
 //! Settings of a configuration that are refused.
 
-use crate::Error;
+use crate::{Error, shown::shown};
 
 /// The error of a setting that is known and not supported.
 pub(crate) fn unsupported(
@@ -8,7 +8,17 @@ pub(crate) fn unsupported(
     found: impl ToString,
     supported: &'static str,
 ) -> Error {
-    Error::UnsupportedSetting { key, found: found.to_string(), supported }
+    Error::UnsupportedSetting { key, found: shown(found), supported }
+}
+
+/// The error of two keys that say two things, of which one would be ignored.
+pub(crate) fn contradiction(
+    key: &'static str,
+    found: impl ToString,
+    other: &'static str,
+    there: impl ToString,
+) -> Error {
+    Error::Contradiction { key, found: shown(found), other, there: shown(there) }
 }
 
 /// The error of a setting that makes no sense.
@@ -17,5 +27,5 @@ pub(crate) fn invalid(
     found: impl ToString,
     must_be: impl Into<String>,
 ) -> Error {
-    Error::InvalidSetting { key, found: found.to_string(), must_be: must_be.into() }
+    Error::InvalidSetting { key, found: shown(found), must_be: must_be.into() }
 }

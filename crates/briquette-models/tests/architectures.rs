@@ -314,7 +314,7 @@ fn what_an_architecture_has_and_this_has_not_is_refused_by_name() {
         ("mistral", json!({ "sliding_window": 0 }), "sliding_window"),
         (
             "phi3-partial",
-            json!({ "rope_parameters": { "partial_rotary_factor": 0.2 } }),
+            json!({ "partial_rotary_factor": 0.2, "rope_parameters": null }),
             "partial_rotary_factor",
         ),
         (

@@ -24,7 +24,7 @@ fn absent_keys_take_the_defaults_of_transformers() {
     assert_eq!(config.rope.scaling, RopeScaling::Default);
     assert_eq!(config.max_position_embeddings, 2048);
     assert!(!config.tie_word_embeddings && !config.attention_bias && !config.mlp_bias);
-    assert!(config.eos_token_ids.is_empty());
+    assert_eq!((config.bos_token_id, config.eos_token_ids), (Some(1), vec![2]));
 }
 
 #[test]
@@ -128,6 +128,9 @@ fn what_would_be_computed_wrongly_is_refused() {
     let unsupported = [
         (json!({ "hidden_act": "relu" }), "hidden_act"),
         (json!({ "rope_scaling": { "type": "ntk", "factor": 2.0 } }), "rope_type"),
+        (json!({ "rope_parameters": { "full_attention": { "factor": 2.0 } } }), "rope_parameters"),
+        (json!({ "partial_rotary_factor": 0.5 }), "partial_rotary_factor"),
+        (json!({ "layer_types": ["chunked_attention", "full_attention"] }), "layer_types"),
         (json!({ "quantization_config": { "bits": 4 } }), "quantization_config"),
     ];
     for (keys, named) in unsupported {
@@ -147,14 +150,14 @@ fn what_would_be_computed_wrongly_is_refused() {
         (json!({ "rope_scaling": { "rope_type": "linear" } }), "factor"),
         (json!({ "rope_scaling": { "type": "dynamic", "factor": 0.5 } }), "factor"),
         (json!({ "partial_rotary_factor": 0.0 }), "partial_rotary_factor"),
+        (json!({ "rope_scaling": { "rope_type": "longrope", "factor": 2.0 } }), "short_factor"),
         (
-            json!({ "rope_scaling": { "rope_type": "longrope", "factor": 2.0 } }),
+            json!({ "rope_scaling": { "type": "yarn", "original_max_position_embeddings": 1 } }),
             "original_max_position_embeddings",
         ),
-        (
-            json!({ "rope_scaling": { "rope_type": "yarn", "factor": 2.0 } }),
-            "original_max_position_embeddings",
-        ),
+        (json!({ "rope_scaling": { "factor": 2.0 } }), "rope_type"),
+        (json!({ "layer_types": ["sliding_attention", "full_attention"] }), "sliding_window"),
+        (json!({ "layer_types": ["full_attention"] }), "the length of layer_types"),
         (json!({ "rope_scaling": { "rope_type": "llama3", "factor": 8.0 } }), "low_freq_factor"),
     ];
     for (keys, named) in invalid {
@@ -170,6 +173,84 @@ fn another_family_is_named_even_if_its_keys_differ() {
     let error = ModelConfig::from_json(r#"{ "model_type": "gpt2", "n_embd": 768 }"#);
     assert!(matches!(error, Err(Error::ModelType { found, .. }) if found == "gpt2"));
     assert!(matches!(ModelConfig::from_json("{"), Err(Error::Json { .. })));
-    let error = ModelConfig::from_json(r#"{ "model_type": "llama" }"#).unwrap_err();
-    assert_eq!(error.to_string(), "config.json: missing field `vocab_size` at line 1 column 25");
+    let error = ModelConfig::from_json("{}").unwrap_err();
+    assert_eq!(error.to_string(), "config.json: missing field `model_type` at line 1 column 2");
+    let error = ModelConfig::from_json("\u{feff}{}").unwrap_err();
+    assert!(matches!(error, Error::ByteOrderMark { .. }), "{error}");
+}
+
+#[test]
+fn a_file_of_one_key_is_the_first_model_of_its_type() {
+    let config = ModelConfig::from_json(r#"{ "model_type": "llama" }"#).unwrap();
+    let sizes = (config.hidden_size, config.intermediate_size, config.num_hidden_layers);
+    assert_eq!((sizes, config.vocab_size), ((4096, 11_008, 32), 32_000));
+    let config = ModelConfig::from_json(r#"{ "model_type": "mistral" }"#).unwrap();
+    assert_eq!((config.num_key_value_heads, config.sliding_window), (8, Some(4096)));
+    // `null` is no window, where an absent key is one.
+    let none = r#"{ "model_type": "mistral", "sliding_window": null }"#;
+    assert_eq!(ModelConfig::from_json(none).unwrap().sliding_window, None);
+    let error = ModelConfig::from_json(r#"{ "model_type": "gemma2" }"#).unwrap_err();
+    assert!(error.to_string().contains("attn_logit_softcapping = 50"), "{error}");
+}
+
+#[test]
+fn rope_scaling_goes_before_parameters_without_one() {
+    let linear = json!({ "rope_type": "linear", "factor": 4.0 });
+    let beside = |parameters: Value| {
+        read(json!({ "rope_scaling": linear, "rope_parameters": parameters })).map(|c| c.rope)
+    };
+    let expected = read(json!({ "rope_scaling": linear })).unwrap().rope;
+    assert_eq!(expected.scaling, RopeScaling::Linear { factor: 4.0 });
+    let default = json!({ "rope_type": "default", "rope_theta": 10000.0 });
+    assert_eq!(beside(default).unwrap(), expected);
+    assert_eq!(beside(linear.clone()).unwrap(), expected);
+    assert_eq!(beside(json!({})).unwrap(), expected);
+    // Of another base or another scaling one of them would be ignored.
+    for other in [
+        json!({ "rope_type": "default", "rope_theta": 5e5 }),
+        json!({ "rope_type": "linear", "factor": 2.0 }),
+    ] {
+        let error = beside(other).unwrap_err();
+        assert!(matches!(error, Error::Contradiction { key: "rope_scaling", .. }), "{error}");
+    }
+    let yarn = read(json!({ "rope_scaling": { "rope_type": "yarn", "factor": 2.0 } })).unwrap();
+    let RopeScaling::Yarn { original_max_position_embeddings: original, .. } = yarn.rope.scaling
+    else {
+        panic!("{:?}", yarn.rope)
+    };
+    assert_eq!((original, yarn.max_position_embeddings), (2048, 4096));
+}
+
+#[test]
+fn keys_that_contradict_each_other_are_named() {
+    let two = [
+        (
+            json!({ "rope_theta": 1e4, "rope_parameters": { "rope_theta": 5e5 } }),
+            "rope_theta = 10000 contradicts the one among the rope's parameters = 500000",
+        ),
+        (
+            json!({ "rope_scaling": { "type": "linear", "rope_type": "yarn", "factor": 2.0 } }),
+            "rope_type = yarn contradicts type = linear",
+        ),
+        (
+            json!({ "original_max_position_embeddings": 64, "rope_scaling": { "type": "yarn",
+                "factor": 2.0, "original_max_position_embeddings": 32 } }),
+            "original_max_position_embeddings = 64 contradicts",
+        ),
+        (json!({ "hidden_activation": "gelu" }), "hidden_activation = gelu contradicts hidden_act"),
+    ];
+    for (keys, part) in two {
+        let error = read(keys).unwrap_err();
+        assert!(matches!(error, Error::Contradiction { .. }), "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn a_message_has_the_beginning_of_a_long_value() {
+    let long = "a".repeat(100_000);
+    for keys in [json!({ "hidden_act": long }), json!({ "vocab_size": long })] {
+        let text = read(keys).unwrap_err().to_string();
+        assert!(text.len() < 400 && text.contains("aaa"), "{text}");
+    }
 }

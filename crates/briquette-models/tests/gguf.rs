@@ -1,6 +1,8 @@
 //! GGUF files: those of tiny checkpoints, a real one where it was fetched, and damaged ones.
 //! `tests/goldens/gguf_files.py` makes the fixtures.
 
+mod raw_gguf;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -8,10 +10,11 @@ use std::{
 
 use briquette::Policy;
 use briquette_models::{
-    ChatMessage, ChatTemplate, Error, GenerateOptions, Model, ModelConfig, Tokenizer, WeightBits,
-    generate,
+    ChatMessage, ChatTemplate, Error, GenerateOptions, Model, ModelConfig, RopeScaling, Tokenizer,
+    WeightBits, generate,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use raw_gguf::RawGguf;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -185,6 +188,111 @@ fn a_folder_may_hold_one_file() {
     fs::copy(fixture("qwen3.gguf"), dir.path().join("b.GGUF")).unwrap();
     let error = ModelConfig::from_folder(dir.path()).unwrap_err();
     assert!(matches!(error, Error::SeveralGguf { count: 2, .. }), "{error}");
+}
+
+/// A folder of a file that was downloaded with a part of what lies beside it.
+#[test]
+fn a_file_goes_before_a_configuration_without_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy(fixture("qwen2.gguf"), dir.path().join("a.gguf")).unwrap();
+    let expected = ModelConfig::from_folder(fixture("qwen2.gguf")).unwrap();
+    let full = fs::read_to_string(ember().join("config.json")).unwrap();
+    for config in [r#"{ "model_type": "llama" }"#, &full] {
+        fs::write(dir.path().join("config.json"), config).unwrap();
+        assert_eq!(ModelConfig::from_folder(dir.path()).unwrap(), expected);
+        Model::load(dir.path(), &device(), DType::F32).unwrap();
+    }
+    // A whole folder is one, whatever lies in it too.
+    fs::copy(ember().join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    let config = ModelConfig::from_folder(dir.path()).unwrap();
+    assert_eq!(config, ModelConfig::from_file(ember().join("config.json")).unwrap());
+}
+
+#[test]
+fn the_parts_of_a_file_are_read_together() {
+    let tokens: Vec<u32> = (0..20).map(|i| i * 37 % 96).collect();
+    for (name, count) in [("llama", 3), ("llama-quantized", 2)] {
+        let whole = Model::load(fixture(&format!("{name}.gguf")), &device(), DType::F32).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path =
+            |number: u16| dir.path().join(format!("{name}-{:05}-of-{count:05}.gguf", number + 1));
+        let parts = RawGguf::read(fixture(&format!("{name}.gguf"))).split(count);
+        for (part, number) in parts.iter().zip(0..) {
+            part.write(path(number));
+        }
+        // The folder, or any of them.
+        for named in [dir.path().into(), path(0), path(count - 1)] {
+            let model = Model::load(&named, &device(), DType::F32).unwrap();
+            assert_eq!(model.config(), whole.config());
+            assert_eq!(logits(&model, &tokens), logits(&whole, &tokens), "{name}");
+        }
+        let refused = |part: &str| {
+            let error = ModelConfig::from_folder(dir.path()).unwrap_err();
+            assert!(matches!(error, Error::Gguf { .. }), "{error}");
+            assert!(error.to_string().contains(part), "{error}");
+        };
+        parts[0].write(path(1));
+        refused(&format!("it is not part 2 of {count}"));
+        let mut less = parts[1].clone();
+        less.tensors.pop();
+        less.write(path(1));
+        refused("split.tensors.count is");
+        fs::remove_file(path(1)).unwrap();
+        refused(&format!("part 2 of {count}"));
+        fs::rename(path(0), dir.path().join("model.gguf")).unwrap();
+        for number in 1..count {
+            let _ = fs::remove_file(path(number));
+        }
+        refused(&format!("it is one of {count} parts, but is not called NAME-00001-of-"));
+    }
+}
+
+/// As llama.cpp reads them: `llama_model::load_hparams`.
+#[test]
+fn a_factor_of_the_frequencies_is_linear_without_a_type() {
+    let dir = tempfile::tempdir().unwrap();
+    let scaling = |file: RawGguf| {
+        let path = dir.path().join("model.gguf");
+        file.write(&path);
+        ModelConfig::from_folder(&path).map(|config| config.rope.scaling)
+    };
+    let (factor, kind) = ("llama.rope.scaling.factor", "llama.rope.scaling.type");
+    let typed = RawGguf::read(fixture("llama-linear.gguf"));
+    let linear = RopeScaling::Linear { factor: 4.0 };
+    assert_eq!(scaling(typed.clone()).unwrap(), linear);
+    let untyped = typed.clone().without(kind);
+    assert_eq!(scaling(untyped.clone()).unwrap(), linear);
+    let bare = untyped.clone().without(factor);
+    assert_eq!(scaling(bare.clone()).unwrap(), RopeScaling::Default);
+    let old = bare.float("llama.rope.scale_linear", 4.0);
+    assert_eq!(scaling(old.clone()).unwrap(), linear);
+    assert_eq!(scaling(old.float(factor, 2.0)).unwrap(), RopeScaling::Linear { factor: 2.0 });
+    // 0 is none, and so is any where the type says so.
+    assert_eq!(scaling(typed.clone().float(factor, 0.0)).unwrap(), RopeScaling::Default);
+    assert_eq!(scaling(untyped.text(kind, "none")).unwrap(), RopeScaling::Default);
+    let other = scaling(typed.clone().text(kind, "yarn")).unwrap_err();
+    assert!(other.to_string().contains("rope.scaling.type = yarn"), "{other}");
+    let attention = scaling(typed.float("llama.rope.scaling.attn_factor", 1.2)).unwrap_err();
+    assert!(attention.to_string().contains("attn_factor"), "{attention}");
+    // Divisors of each frequency, and a factor of all.
+    let llama3 = RawGguf::read(fixture("llama.gguf"));
+    let divisors = |file: RawGguf| match scaling(file).unwrap() {
+        RopeScaling::LongRope { short_factor, .. } => short_factor,
+        other => panic!("{other:?}"),
+    };
+    let twice: Vec<f64> = divisors(llama3.clone()).iter().map(|divisor| divisor * 2.0).collect();
+    assert_eq!(divisors(llama3.float(factor, 2.0)), twice);
+}
+
+#[test]
+fn a_file_without_a_pre_tokenizer_has_a_way_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = RawGguf::read(fixture("vocabulary.gguf")).without("tokenizer.ggml.pre");
+    old.write(dir.path().join("model.gguf"));
+    let error = Tokenizer::load(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.ggml.pre") && error.contains("tokenizer.json"), "{error}");
+    fs::copy(ember().join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+    Tokenizer::load(dir.path()).unwrap();
 }
 
 /// Reads the parts of a file that come before its weights.

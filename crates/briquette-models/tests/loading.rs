@@ -2,13 +2,14 @@
 
 mod tiny;
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use briquette::Policy;
-use briquette_models::{Error, Model};
+use briquette_models::{Error, Model, Tokenizer};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use safetensors::Dtype;
 use serde_json::json;
+use tempfile::TempDir;
 use tiny::{Stored, Tiny, device, prompt};
 
 fn load(dir: &Path) -> Result<Model, Error> {
@@ -94,9 +95,139 @@ fn half_precision_files_load_in_f32() {
 #[test]
 fn tensors_that_follow_from_others_may_lie_in_the_file() {
     let mut tiny = Tiny::new();
-    tiny.random("lm_head.weight", &[64, 24]);
+    let embedding = tiny.tensors["model.embed_tokens.weight"].clone();
+    tiny.tensors.insert("lm_head.weight".into(), embedding);
     tiny.random("model.layers.0.self_attn.rotary_emb.inv_freq", &[4]);
-    assert_eq!(logits(&tiny.load()), logits(&Tiny::new().load()));
+    let model = tiny.load();
+    assert!(model.config().tie_word_embeddings && model.warnings().is_empty());
+    assert_eq!(logits(&model), logits(&Tiny::new().load()));
+}
+
+#[test]
+fn a_head_that_differs_from_the_embedding_is_taken_and_told_of() {
+    let mut tied = Tiny::new();
+    tied.random("lm_head.weight", &[64, 24]);
+    let mut untied = tied.clone();
+    untied.config["tie_word_embeddings"] = json!(false);
+    let model = tied.load();
+    assert!(!model.config().tie_word_embeddings);
+    let [warning] = model.warnings() else { panic!("{:?}", model.warnings()) };
+    assert!(warning.contains("tie_word_embeddings"), "{warning}");
+    let untied = untied.load();
+    assert!(untied.warnings().is_empty());
+    assert_eq!(logits(&model), logits(&untied));
+}
+
+#[test]
+fn a_head_without_its_embedding_is_both() {
+    let mut tiny = Tiny::new();
+    let weight = tiny.tensors.remove("model.embed_tokens.weight").unwrap();
+    tiny.tensors.insert("lm_head.weight".into(), weight);
+    for dir in [tiny.folder(), tiny.sharded_folder()] {
+        assert_eq!(logits(&load(dir.path()).unwrap()), logits(&Tiny::new().load()));
+    }
+}
+
+#[test]
+fn names_may_lack_the_first_part() {
+    for tied in [true, false] {
+        let mut tiny = Tiny::with(json!({ "tie_word_embeddings": tied }));
+        let expected = logits(&tiny.load());
+        let bare = |(name, stored): (String, Stored)| {
+            (name.strip_prefix("model.").unwrap_or(&name).to_owned(), stored)
+        };
+        tiny.tensors = tiny.tensors.into_iter().map(bare).collect();
+        for dir in [tiny.folder(), tiny.sharded_folder()] {
+            assert_eq!(logits(&load(dir.path()).unwrap()), expected);
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_told_of() {
+    let mut tiny = Tiny::new();
+    let norm = tiny.tensors.get_mut("model.layers.1.input_layernorm.weight").unwrap();
+    norm.bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let model = tiny.load();
+    let mut cache = model.cache(Policy::full()).unwrap();
+    let error = briquette_models::prefill(&model, &[prompt(5, 12)], &mut cache, None).unwrap_err();
+    assert!(matches!(error, Error::NumbersNotFinite { layer: 1, count: 1.., .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("at layer 1") && text.contains("weights are damaged"), "{text}");
+}
+
+/// What stands in a clone for a file that Git LFS has not fetched.
+const POINTER: &str =
+    "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13478104\n";
+
+#[test]
+fn a_pointer_of_git_lfs_is_told_of() {
+    let refused = |dir: &Path, name: &str| {
+        fs::write(dir.join(name), POINTER).unwrap();
+        let error = load(dir).unwrap_err();
+        assert!(matches!(error, Error::LfsPointer { .. }), "{name}: {error}");
+        assert!(error.to_string().contains("git lfs pull"), "{error}");
+    };
+    for name in ["model.safetensors", "config.json", "generation_config.json"] {
+        refused(Tiny::new().folder().path(), name);
+    }
+    for name in ["model-00002-of-00002.safetensors", "model.safetensors.index.json"] {
+        refused(Tiny::new().sharded_folder().path(), name);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    refused(dir.path(), "model.gguf");
+    fs::write(dir.path().join("tokenizer.json"), POINTER).unwrap();
+    let error = Tokenizer::load(dir.path()).unwrap_err();
+    assert!(matches!(error, Error::LfsPointer { .. }), "{error}");
+}
+
+#[test]
+fn shards_lie_in_the_folder_of_their_index() {
+    let dir = Tiny::new().sharded_folder();
+    let inner = dir.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    fs::copy(dir.path().join("config.json"), inner.join("config.json")).unwrap();
+    let shard = "model-00001-of-00002.safetensors";
+    for name in [format!("../{shard}"), dir.path().join(shard).display().to_string(), "..".into()] {
+        let index = json!({ "weight_map": { "model.norm.weight": name } });
+        fs::write(inner.join("model.safetensors.index.json"), index.to_string()).unwrap();
+        let error = load(&inner).unwrap_err();
+        assert!(matches!(error, Error::ShardOutside { .. }), "{error}");
+    }
+}
+
+/// A pipe would be waited for, and `/dev/zero` has no end.
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_refused() {
+    let pipe = |path: &Path| {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    let zero = |path: &Path| std::os::unix::fs::symlink("/dev/zero", path).unwrap();
+    let folder = || Tiny::new().folder();
+    let sharded = || Tiny::new().sharded_folder();
+    let files: [(&dyn Fn() -> TempDir, &str); 6] = [
+        (&folder, "model.safetensors"),
+        (&folder, "config.json"),
+        (&folder, "generation_config.json"),
+        (&sharded, "model-00001-of-00002.safetensors"),
+        (&sharded, "model.safetensors.index.json"),
+        (&|| tempfile::tempdir().unwrap(), "model.gguf"),
+    ];
+    for (folder, name) in files {
+        for make in [&pipe as &dyn Fn(&Path), &zero] {
+            let dir = folder();
+            let path = dir.path().join(name);
+            let _ = fs::remove_file(&path);
+            make(&path);
+            let error = load(dir.path()).unwrap_err();
+            assert!(error.to_string().contains("it is no regular file"), "{name}: {error}");
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    zero(&dir.path().join("tokenizer.json"));
+    let error = Tokenizer::load(dir.path()).unwrap_err();
+    assert!(error.to_string().contains("it is no regular file"), "{error}");
 }
 
 #[test]

@@ -91,6 +91,7 @@ impl ModelArgs {
         let failed = || format!("cannot load the model in {}", dir.display());
         let dtype = self.dtype_on(&dir, &device);
         let mut model = Model::load(&dir, &device, dtype.burn()).with_context(failed)?;
+        warnings::add(model.warnings().iter().cloned());
         if let Some(bits) = self.quantize {
             model = model.quantize_weights(bits).with_context(failed)?;
         }

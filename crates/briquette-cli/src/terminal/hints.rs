@@ -43,6 +43,7 @@ pub(crate) fn of(error: &anyhow::Error) -> Option<String> {
 fn of_model(error: &ModelError) -> Option<&'static str> {
     match error {
         ModelError::UnsupportedType { .. } => Some("--dtype takes another"),
+        ModelError::NumbersNotFinite { .. } => Some("--dtype f32 takes the widest"),
         ModelError::PromptNotInParts { .. } => Some("--policy NAME:schedule.prefill=every-chunk"),
         ModelError::ChunkTooLong { .. } => Some("--chunk N sets them"),
         _ => None,

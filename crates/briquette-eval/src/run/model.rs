@@ -153,6 +153,7 @@ impl OpenModel {
     /// [`Error::Model`].
     pub fn load(&self, device: &Device) -> Result<Model> {
         let model = Model::load(&self.spec.dir, device, self.spec.dtype.burn())?;
+        warnings::add(model.warnings().iter().cloned());
         Ok(match self.spec.quantize {
             Some(bits) => model.quantize_weights(bits)?,
             None => model,

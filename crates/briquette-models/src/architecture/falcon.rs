@@ -16,7 +16,7 @@ use crate::{
         build::Build,
         projection::{Projection, Projections},
     },
-    setting::unsupported,
+    setting::{contradiction, invalid, unsupported},
 };
 
 /// Falcon-7B (Almazrouei et al., 2023, [arXiv:2311.16867](https://arxiv.org/abs/2311.16867)): one
@@ -35,20 +35,43 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
             return Err(unsupported(key, !here, supported));
         }
     }
-    let defaults = Defaults { epsilon: 1e-5, tied: true, activation: Activation::Gelu, ..DEFAULTS };
+    let defaults = Defaults {
+        vocabulary: 65_024,
+        hidden: 4544,
+        heads: 71,
+        tied: true,
+        activation: Activation::Gelu,
+        begin: Some(11),
+        end: Some(11),
+        ..DEFAULTS
+    };
     let config = ModelConfig::shared(Architecture::Falcon, keys, defaults)?;
-    Ok(ModelConfig {
+    let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
+    if let Some(other) = own.n_embed.filter(|other| *other != hidden) {
+        return Err(contradiction("n_embed", other, "hidden_size", hidden));
+    }
+    if config.head_dim * heads != hidden {
+        let must_be = format!("hidden_size / num_attention_heads = {hidden} / {heads}");
+        return Err(invalid("head_dim", config.head_dim, must_be));
+    }
+    let bias = own.bias.unwrap_or(false);
+    let config = ModelConfig {
         num_key_value_heads: 1,
-        intermediate_size: own
-            .ffn_hidden_size
-            .unwrap_or_else(|| config.hidden_size.saturating_mul(4)),
-        rms_norm_eps: own.layer_norm_epsilon.unwrap_or(config.rms_norm_eps),
-        hidden_act: own.activation.as_deref().map_or(Ok(config.hidden_act), activation::named)?,
-        attention_bias: own.bias,
-        output_bias: own.bias,
-        mlp_bias: own.bias,
+        intermediate_size: own.ffn_hidden_size.unwrap_or_else(|| hidden.saturating_mul(4)),
+        rms_norm_eps: own.layer_norm_epsilon.unwrap_or(1e-5),
+        hidden_act: activation::of_keys(
+            ("activation", own.activation.as_deref()),
+            ("hidden_act", keys.shared.hidden_act.as_deref()),
+            Activation::Gelu,
+        )?,
+        attention_bias: bias,
+        output_bias: bias,
+        mlp_bias: bias,
         ..config
-    })
+    };
+    // As Llama's.
+    let window = keys.shared.window(None);
+    config.with_window_of_layers(keys, window, |_| window.is_some())
 }
 
 pub(super) const NAMES: Names = &[
@@ -66,8 +89,9 @@ struct OwnKeys {
     new_decoder_architecture: Option<bool>,
     multi_query: Option<bool>,
     parallel_attn: Option<bool>,
-    #[serde(default)]
-    bias: bool,
+    bias: Option<bool>,
+    /// An older name of `hidden_size`.
+    n_embed: Option<usize>,
 }
 
 #[derive(Module, Debug)]

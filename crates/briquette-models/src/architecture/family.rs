@@ -30,6 +30,14 @@ pub enum Architecture {
 
 /// Defaults of `transformers` for keys that a file leaves out.
 pub(crate) struct Defaults {
+    pub(crate) vocabulary: usize,
+    pub(crate) hidden: usize,
+    /// `intermediate_size`.
+    pub(crate) inner: usize,
+    pub(crate) layers: usize,
+    pub(crate) heads: usize,
+    /// `None`: as many as query heads.
+    pub(crate) kv_heads: Option<usize>,
     pub(crate) epsilon: f64,
     pub(crate) theta: f64,
     pub(crate) context: usize,
@@ -37,16 +45,28 @@ pub(crate) struct Defaults {
     /// `None`: `hidden_size / num_attention_heads`.
     pub(crate) head_dim: Option<usize>,
     pub(crate) activation: Activation,
+    pub(crate) begin: Option<i64>,
+    pub(crate) end: Option<i64>,
+    pub(crate) pad: Option<i64>,
 }
 
-/// The defaults of Llama, which most architectures share.
+/// The defaults of Llama, from which the others are told.
 pub(crate) const DEFAULTS: Defaults = Defaults {
+    vocabulary: 32_000,
+    hidden: 4096,
+    inner: 11_008,
+    layers: 32,
+    heads: 32,
+    kv_heads: None,
     epsilon: 1e-6,
     theta: 10_000.0,
     context: 2048,
     tied: false,
     head_dim: None,
     activation: Activation::Silu,
+    begin: Some(1),
+    end: Some(2),
+    pad: None,
 };
 
 /// Pairs of a module's path and its name in a checkpoint, where these differ.

@@ -9,7 +9,8 @@ use super::{Architecture, DEFAULTS, Defaults};
 use crate::{
     Activation, Attend, ModelConfig, Result,
     config::{
-        keys::Keys,
+        given::Given,
+        keys::{Keys, SharedKeys},
         rope::RopeConfig,
         rope_keys::{RopeKeys, RopeParameters},
     },
@@ -29,13 +30,9 @@ use crate::{
 /// none.
 pub(super) fn read_2(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
-    if let Some(cap) = own.attn_logit_softcapping {
-        return Err(unsupported("attn_logit_softcapping", cap, "null"));
-    }
-    let config = ModelConfig::shared(Architecture::Gemma2, keys, defaults(8192))?;
-    let windowed = windowed(keys, 2)?;
-    let config = own.apply(config, keys);
-    config.with_window(keys.shared.sliding_window.filter(|_| !windowed.is_empty()))
+    let config = own.read(Architecture::Gemma2, keys, defaults(8192), Caps::GEMMA_2)?;
+    let windowed = windowed(keys, config.num_hidden_layers, 2)?;
+    config.with_window(keys.shared.window(Some(4096)), !windowed.is_empty())
 }
 
 /// Gemma 3 (Gemma Team, 2025, [arXiv:2503.19786](https://arxiv.org/abs/2503.19786)): Gemma 2 with
@@ -43,89 +40,109 @@ pub(super) fn read_2(keys: &Keys) -> Result<ModelConfig> {
 /// layers with a base of its own.
 pub(super) fn read_3(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
-    if let Some(cap) = own.attn_logit_softcapping {
-        return Err(unsupported("attn_logit_softcapping", cap, "null"));
+    let defaults = Defaults { vocabulary: 262_208, theta: 1e6, ..defaults(131_072) };
+    // The two embeddings come from the parameters of each kind of layer.
+    let nested = keys.shared.rope_parameters.clone().unwrap_or_default();
+    let of = |kind: Option<Box<RopeParameters>>| kind.map(|parameters| *parameters);
+    let (full, sliding) = (of(nested.full_attention.clone()), of(nested.sliding_attention.clone()));
+    let flat = RopeParameters { full_attention: None, sliding_attention: None, ..nested };
+    if flat != RopeParameters::default() {
+        let supported = "full_attention and sliding_attention";
+        return Err(unsupported("rope_parameters", "one for all layers", supported));
     }
-    if own.use_bidirectional_attention == Some(true) {
-        return Err(unsupported("use_bidirectional_attention", true, "false"));
+    let mut scaling = keys.shared.rope_scaling.clone();
+    if let (Some(scaling), Some(full)) = (&mut scaling, &full) {
+        scaling.rope_theta = scaling.rope_theta.or(full.rope_theta);
     }
-    let defaults = Defaults { theta: 1e6, ..defaults(131_072) };
-    let mut config = ModelConfig::shared(Architecture::Gemma3, keys, defaults)?;
-    let context = config.max_position_embeddings;
-    let rope = |theta, parameters: Option<RopeParameters>| {
-        RopeConfig::from_keys(RopeKeys {
-            theta,
-            partial: None,
-            context,
-            original: None,
-            parameters,
-        })
-    };
-    let nested = own.rope_parameters.as_ref();
-    let local = rope(
-        own.rope_local_base_freq.unwrap_or(10_000.0),
-        nested.and_then(|nested| nested.sliding_attention.clone()),
-    )?;
-    if let Some(full) = nested.and_then(|nested| nested.full_attention.clone()) {
-        config.rope = rope(1e6, Some(full))?;
-    }
-    config.local_layers = windowed(keys, own.sliding_window_pattern.unwrap_or(6))?;
-    config.local_rope = Some(local);
-    config.qk_norm = true;
-    let window = keys.shared.sliding_window.filter(|_| !config.local_layers.is_empty());
-    own.apply(config, keys).with_window(window)
+    let keys = &keys.with_shared(SharedKeys {
+        rope_scaling: scaling,
+        rope_parameters: full,
+        ..keys.shared.clone()
+    });
+    let config = own.read(Architecture::Gemma3, keys, defaults, Caps::GEMMA_3)?;
+    let local_rope = RopeConfig::from_keys(&RopeKeys {
+        theta: own.rope_local_base_freq,
+        default_theta: 10_000.0,
+        context: config.max_position_embeddings,
+        parameters: sliding,
+        ..RopeKeys::default()
+    })?;
+    let pattern = own.sliding_window_pattern.unwrap_or(6);
+    let local_layers = windowed(keys, config.num_hidden_layers, pattern)?;
+    let are_some = !local_layers.is_empty();
+    ModelConfig { local_rope: Some(local_rope), local_layers, qk_norm: true, ..config }
+        .with_window(keys.shared.window(Some(4096)), are_some)
 }
 
 fn defaults(context: usize) -> Defaults {
-    let activation = Activation::GeluTanh;
-    Defaults { context, tied: true, head_dim: Some(256), activation, ..DEFAULTS }
+    Defaults {
+        vocabulary: 256_000,
+        hidden: 2304,
+        inner: 9216,
+        layers: 26,
+        heads: 8,
+        kv_heads: Some(4),
+        context,
+        tied: true,
+        head_dim: Some(256),
+        activation: Activation::GeluTanh,
+        begin: Some(2),
+        end: Some(1),
+        pad: Some(0),
+        ..DEFAULTS
+    }
 }
 
 /// The layers with a window: those the file names, or all but every `pattern`th.
-fn windowed(keys: &Keys, pattern: usize) -> Result<BTreeSet<usize>> {
-    let layers = keys.shared.num_hidden_layers;
+fn windowed(keys: &Keys, layers: usize, pattern: usize) -> Result<BTreeSet<usize>> {
     if pattern == 0 {
         return Err(invalid("sliding_window_pattern", 0, "at least 1"));
     }
-    match &keys.shared.layer_types {
-        Some(types) if types.len() != layers => {
-            let must_be = format!("num_hidden_layers = {layers}");
-            Err(invalid("the length of layer_types", types.len(), must_be))
-        }
-        Some(types) => {
-            Ok((0..layers).filter(|layer| types[*layer] == "sliding_attention").collect())
-        }
-        None => Ok((0..layers).filter(|layer| !(layer + 1).is_multiple_of(pattern)).collect()),
-    }
+    keys.shared.sliding_layers(layers, |layer| !(layer + 1).is_multiple_of(pattern))
 }
 
 #[derive(Deserialize)]
 struct OwnKeys {
     query_pre_attn_scalar: Option<f64>,
-    attn_logit_softcapping: Option<f64>,
-    final_logit_softcapping: Option<f64>,
+    #[serde(default)]
+    attn_logit_softcapping: Given<f64>,
+    #[serde(default)]
+    final_logit_softcapping: Given<f64>,
     use_bidirectional_attention: Option<bool>,
     sliding_window_pattern: Option<usize>,
     rope_local_base_freq: Option<f64>,
-    rope_parameters: Option<NestedRope>,
 }
 
-/// `rope_parameters` where layers differ.
-#[derive(Deserialize)]
-struct NestedRope {
-    full_attention: Option<RopeParameters>,
-    sliding_attention: Option<RopeParameters>,
+/// The caps of a file that does not say them.
+struct Caps {
+    scores: Option<f64>,
+    logits: Option<f64>,
+}
+
+impl Caps {
+    const GEMMA_2: Self = Self { scores: Some(50.0), logits: Some(30.0) };
+    const GEMMA_3: Self = Self { scores: None, logits: None };
 }
 
 impl OwnKeys {
-    fn apply(&self, config: ModelConfig, keys: &Keys) -> ModelConfig {
-        ModelConfig {
-            query_pre_attn_scalar: Some(self.query_pre_attn_scalar.unwrap_or(256.0)),
-            final_logit_softcapping: self.final_logit_softcapping,
-            attention_bias: keys.shared.attention_bias,
-            output_bias: keys.shared.attention_bias,
-            ..config
+    fn read(
+        &self,
+        architecture: Architecture,
+        keys: &Keys,
+        defaults: Defaults,
+        absent: Caps,
+    ) -> Result<ModelConfig> {
+        if let Some(cap) = self.attn_logit_softcapping.clone().or(absent.scores) {
+            return Err(unsupported("attn_logit_softcapping", cap, "null"));
         }
+        if self.use_bidirectional_attention == Some(true) {
+            return Err(unsupported("use_bidirectional_attention", true, "false"));
+        }
+        Ok(ModelConfig {
+            query_pre_attn_scalar: Some(self.query_pre_attn_scalar.unwrap_or(256.0)),
+            final_logit_softcapping: self.final_logit_softcapping.clone().or(absent.logits),
+            ..ModelConfig::shared(architecture, keys, defaults)?.with_biases(keys)
+        })
     }
 }
 

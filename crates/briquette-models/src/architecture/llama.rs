@@ -5,11 +5,9 @@ use crate::{ModelConfig, Result, config::keys::Keys};
 /// 2024, [arXiv:2407.21783](https://arxiv.org/abs/2407.21783)): RMSNorm before each block, rotary
 /// positions, groups of query heads, SwiGLU. The others are described by what they change.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
-    let config = ModelConfig::shared(Architecture::Llama, keys, DEFAULTS)?;
-    Ok(ModelConfig {
-        attention_bias: keys.shared.attention_bias,
-        output_bias: keys.shared.attention_bias,
-        mlp_bias: keys.shared.mlp_bias,
-        ..config
-    })
+    let config = ModelConfig::shared(Architecture::Llama, keys, DEFAULTS)?.with_biases(keys);
+    let config = ModelConfig { mlp_bias: keys.shared.mlp_bias.unwrap_or(false), ..config };
+    // The layers have none, and yet the cache of `transformers` forgets what has left it.
+    let window = keys.shared.window(None);
+    config.with_window_of_layers(keys, window, |_| window.is_some())
 }

@@ -4,7 +4,7 @@ use crate::{ModelConfig, Result, config::keys::Keys};
 /// Mistral 7B (Jiang et al., 2023, [arXiv:2310.06825](https://arxiv.org/abs/2310.06825)): Llama, in
 /// v0.1 with a sliding window in all layers.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
-    let defaults = Defaults { context: 4096 * 32, ..DEFAULTS };
+    let defaults = Defaults { inner: 14_336, kv_heads: Some(8), context: 4096 * 32, ..DEFAULTS };
     ModelConfig::shared(Architecture::Mistral, keys, defaults)?
-        .with_window(keys.shared.sliding_window)
+        .with_window_of_all(keys, keys.shared.window(Some(4096)))
 }

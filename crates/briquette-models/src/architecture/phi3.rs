@@ -1,10 +1,23 @@
 use super::{Architecture, DEFAULTS, Defaults};
-use crate::{ModelConfig, Result, config::keys::Keys};
+use crate::{ModelConfig, Result, RopeScaling, config::keys::Keys, setting::unsupported};
 
 /// Phi-3 (Abdin et al., 2024, [arXiv:2404.14219](https://arxiv.org/abs/2404.14219)): Llama with one
 /// matrix for queries, keys and values and one for both sides of SwiGLU, and LongRoPE in the models
 /// of 128 k tokens.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
-    let defaults = Defaults { epsilon: 1e-5, context: 4096, ..DEFAULTS };
-    ModelConfig::shared(Architecture::Phi3, keys, defaults)?.with_window(keys.shared.sliding_window)
+    let defaults = Defaults {
+        vocabulary: 32_064,
+        hidden: 3072,
+        inner: 8192,
+        epsilon: 1e-5,
+        context: 4096,
+        end: Some(32_000),
+        pad: Some(32_000),
+        ..DEFAULTS
+    };
+    let config = ModelConfig::shared(Architecture::Phi3, keys, defaults)?;
+    if !matches!(config.rope.scaling, RopeScaling::Default | RopeScaling::LongRope { .. }) {
+        return Err(unsupported("rope_type", &config.rope, "default and longrope"));
+    }
+    config.with_window_of_all(keys, keys.shared.window(None))
 }

@@ -7,19 +7,30 @@ use crate::{ModelConfig, Result, config::keys::Keys};
 /// Llama with biases of queries, keys and values, and in some files a sliding window in the upper
 /// layers.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
-    let defaults = Defaults { context: 32_768, ..DEFAULTS };
-    let config = ModelConfig::shared(Architecture::Qwen2, keys, defaults)?;
-    ModelConfig { attention_bias: true, ..config }.with_window(window(keys)?)
+    let config = ModelConfig::shared(Architecture::Qwen2, keys, DEFAULTS_OF_QWEN)?;
+    with_windows(ModelConfig { attention_bias: true, ..config }, keys)
 }
+
+pub(super) const DEFAULTS_OF_QWEN: Defaults = Defaults {
+    vocabulary: 151_936,
+    inner: 22_016,
+    kv_heads: Some(32),
+    context: 32_768,
+    begin: None,
+    end: None,
+    ..DEFAULTS
+};
 
 #[derive(Deserialize)]
 struct OwnKeys {
     max_window_layers: Option<usize>,
 }
 
-/// The window of Qwen's files: that of the layers from `max_window_layers` on, if there are any.
-pub(super) fn window(keys: &Keys) -> Result<Option<usize>> {
+/// Gives layers the window of Qwen's files: where `layer_types` is not there, those from
+/// `max_window_layers` on.
+pub(super) fn with_windows(config: ModelConfig, keys: &Keys) -> Result<ModelConfig> {
     let OwnKeys { max_window_layers } = keys.own()?;
     let full = max_window_layers.unwrap_or(28);
-    Ok(keys.shared.optional_window().filter(|_| full < keys.shared.num_hidden_layers))
+    let window = keys.shared.optional_window(Some(4096));
+    config.with_window_of_layers(keys, window, |layer| window.is_some() && *layer >= full)
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 
 use super::{Architecture, DEFAULTS, Defaults};
@@ -8,10 +10,23 @@ use crate::{ModelConfig, Result, config::keys::Keys, setting::invalid};
 /// [arXiv:2501.18795](https://arxiv.org/abs/2501.18795)).
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
-    let defaults = Defaults { theta: 2e6, context: 32_768, tied: true, ..DEFAULTS };
+    let defaults = Defaults {
+        vocabulary: 128_256,
+        hidden: 2048,
+        layers: 36,
+        heads: 16,
+        kv_heads: Some(4),
+        theta: 2e6,
+        context: 32_768,
+        tied: true,
+        begin: Some(128_000),
+        end: Some(128_001),
+        pad: Some(128_004),
+        ..DEFAULTS
+    };
     let config = ModelConfig::shared(Architecture::SmolLm3, keys, defaults)?;
     let layers = config.num_hidden_layers;
-    let layers_without_rope = match own.no_rope_layers {
+    let layers_without_rope: BTreeSet<usize> = match own.no_rope_layers {
         Some(rotated) if rotated.len() != layers => {
             let must_be = format!("num_hidden_layers = {layers}");
             return Err(invalid("the length of no_rope_layers", rotated.len(), must_be));
@@ -26,14 +41,14 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
             (0..layers).filter(last).collect()
         }
     };
-    let config = ModelConfig {
-        layers_without_rope,
-        attention_bias: keys.shared.attention_bias,
-        output_bias: keys.shared.attention_bias,
-        mlp_bias: keys.shared.mlp_bias,
-        ..config
-    };
-    config.with_window(keys.shared.optional_window())
+    let used = keys.shared.optional_window(None).is_some();
+    let windowed = layers_without_rope.clone();
+    let mlp_bias = keys.shared.mlp_bias.unwrap_or(false);
+    ModelConfig { layers_without_rope, mlp_bias, ..config.with_biases(keys) }.with_window_of_layers(
+        keys,
+        keys.shared.window(None),
+        |layer| used && windowed.contains(layer),
+    )
 }
 
 #[derive(Deserialize)]

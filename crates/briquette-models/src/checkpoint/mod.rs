@@ -2,5 +2,6 @@
 
 pub(crate) mod expected;
 pub(crate) mod gguf;
+pub(crate) mod part;
 pub(crate) mod source;
 pub(crate) mod weights;

@@ -14,7 +14,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     io::Read,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use briquette::ops::QuantizedMatrix;
@@ -28,13 +28,17 @@ use crate::{
     checkpoint::{
         expected::{Expected, Slot},
         gguf::{self, Gguf, StoredTensor},
-        source::Source,
+        source::{self, Source},
     },
     json::{check_regular, parse, read_text},
+    shown::shown,
 };
 
 /// The format's own limit, which keeps a damaged length from allocating the memory it claims.
 const MAX_HEADER: u64 = 100_000_000;
+
+/// The name of the head in a checkpoint.
+const HEAD: &str = "lm_head.weight";
 
 /// The files of weights of a folder, each mapped once, and which of them holds each tensor.
 pub(crate) struct Weights {
@@ -76,12 +80,11 @@ impl Weights {
     }
 
     fn open_folder(dir: &Path) -> Result<Self> {
-        let single = dir.join("model.safetensors");
+        let [single, index] = source::WEIGHTS.map(|name| dir.join(name));
         if single.exists() {
             let tensors = open(&single)?;
             return Ok(Self::of_one(single, tensors));
         }
-        let index = dir.join("model.safetensors.index.json");
         if index.exists() {
             return Self::open_shards(dir, &index);
         }
@@ -91,6 +94,13 @@ impl Weights {
     fn open_shards(dir: &Path, index: &Path) -> Result<Self> {
         let Index { weight_map } = parse(&read_text(index)?, &index.display().to_string())?;
         let names: BTreeSet<&String> = weight_map.values().collect();
+        let inside = |name: &str| {
+            let mut parts = Path::new(name).components();
+            matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
+        };
+        if let Some(name) = names.iter().find(|name| !inside(name)) {
+            return Err(Error::ShardOutside { shard: shown(name) });
+        }
         let mut files = Vec::with_capacity(names.len());
         let mut place = BTreeMap::new();
         for (number, name) in names.into_iter().enumerate() {
@@ -160,6 +170,56 @@ impl Weights {
         self.files.get(*self.place.get(name)?)?.1.get(name)
     }
 
+    /// Gives tensors the names of a whole model, one of which is that of the `embedding`. A decoder
+    /// that was saved without its head has names without the first part (`model.`).
+    pub(crate) fn complete_names(&mut self, embedding: &str) {
+        let Some((first, rest)) = embedding.split_once('.') else { return };
+        if self.place.contains_key(embedding) || !self.place.contains_key(rest) {
+            return;
+        }
+        let prefix = format!("{first}.");
+        let names: Vec<String> = self.place.keys().filter(|name| *name != HEAD).cloned().collect();
+        for name in names {
+            self.rename(&name, &format!("{prefix}{name}"));
+        }
+    }
+
+    /// Whether the head is the `embedding`, if the configuration says that it is: not where both
+    /// are stored and differ. Where only the head is stored, it becomes the embedding.
+    ///
+    /// # Errors
+    /// [`Error::LoadTensor`] for one that cannot be read.
+    pub(crate) fn tie(&mut self, embedding: &str) -> Result<bool> {
+        match (self.tensor(embedding), self.tensor(HEAD)) {
+            (None, Some(_)) => self.rename(HEAD, embedding),
+            (Some(one), Some(other)) => {
+                let bytes = |tensor: &Tensor| {
+                    tensor.to_bytes().map_err(|error| Error::LoadTensor {
+                        tensor: tensor.name.clone(),
+                        message: error.to_string(),
+                    })
+                };
+                let alike = (one.dtype, &one.shape) == (other.dtype, &other.shape);
+                return Ok(alike && bytes(one)? == bytes(other)?);
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) {
+        let Some(file) = self.place.remove(from) else { return };
+        if let Some((_, tensors)) = self.files.get_mut(file)
+            && let Some(tensor) = tensors.remove(from)
+        {
+            tensors.insert(to.into(), tensor);
+        }
+        if let Some(stored) = self.quantized.remove(from) {
+            self.quantized.insert(to.into(), stored);
+        }
+        self.place.insert(to.into(), file);
+    }
+
     /// Compares the headers of the files with the tensors that the model needs.
     pub(crate) fn check(&self, expected: &Expected, tied: bool) -> Result<()> {
         let mut missing = expected.iter().filter(|(name, _)| self.tensor(name).is_none());
@@ -175,7 +235,7 @@ impl Weights {
         let known = |tensor: &str| {
             expected.contains_key(tensor)
                 || tensor.ends_with(".rotary_emb.inv_freq")
-                || (tied && tensor == "lm_head.weight")
+                || (tied && tensor == HEAD)
         };
         let mut extra = self.place.iter().filter(|(tensor, _)| !known(tensor));
         if let Some((tensor, file)) = extra.next() {

@@ -1,6 +1,13 @@
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::{Result, config::rope_keys::RopeParameters, json::parse};
+use crate::{
+    Result,
+    config::{given::Given, rope_keys::RopeParameters},
+    json::parse,
+    setting::{invalid, unsupported},
+};
 
 /// The one key every architecture has.
 #[derive(Deserialize)]
@@ -26,6 +33,11 @@ impl<'a> Keys<'a> {
         Ok(Self { shared: parse(text, origin)?, text, origin })
     }
 
+    /// The same with other ones among the shared.
+    pub(crate) fn with_shared(&self, shared: SharedKeys) -> Self {
+        Self { shared, ..*self }
+    }
+
     /// The keys that one architecture has.
     pub(crate) fn own<T: DeserializeOwned>(&self) -> Result<T> {
         parse(self.text, self.origin)
@@ -33,14 +45,15 @@ impl<'a> Keys<'a> {
 }
 
 /// The keys of several architectures that matter here.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 pub(crate) struct SharedKeys {
-    pub(crate) vocab_size: usize,
-    pub(crate) hidden_size: usize,
+    pub(crate) vocab_size: Option<usize>,
+    pub(crate) hidden_size: Option<usize>,
     pub(crate) intermediate_size: Option<usize>,
-    pub(crate) num_hidden_layers: usize,
-    pub(crate) num_attention_heads: usize,
-    pub(crate) num_key_value_heads: Option<usize>,
+    pub(crate) num_hidden_layers: Option<usize>,
+    pub(crate) num_attention_heads: Option<usize>,
+    #[serde(default)]
+    pub(crate) num_key_value_heads: Given<usize>,
     pub(crate) head_dim: Option<usize>,
     pub(crate) rms_norm_eps: Option<f64>,
     pub(crate) rope_theta: Option<f64>,
@@ -49,32 +62,69 @@ pub(crate) struct SharedKeys {
     pub(crate) rope_parameters: Option<RopeParameters>,
     pub(crate) max_position_embeddings: Option<usize>,
     pub(crate) original_max_position_embeddings: Option<usize>,
-    pub(crate) sliding_window: Option<usize>,
+    #[serde(default)]
+    pub(crate) sliding_window: Given<usize>,
     pub(crate) use_sliding_window: Option<bool>,
     /// The kind of each layer, as newer files write it.
     pub(crate) layer_types: Option<Vec<String>>,
     pub(crate) tie_word_embeddings: Option<bool>,
-    #[serde(default)]
-    pub(crate) attention_bias: bool,
-    #[serde(default)]
-    pub(crate) mlp_bias: bool,
+    pub(crate) attention_bias: Option<bool>,
+    pub(crate) mlp_bias: Option<bool>,
     pub(crate) hidden_act: Option<String>,
     pub(crate) hidden_activation: Option<String>,
     pub(crate) quantization_config: Option<serde_json::Value>,
-    pub(crate) bos_token_id: Option<i64>,
-    pub(crate) eos_token_id: Option<TokenIds>,
-    pub(crate) pad_token_id: Option<i64>,
+    #[serde(default)]
+    pub(crate) bos_token_id: Given<i64>,
+    #[serde(default)]
+    pub(crate) eos_token_id: Given<TokenIds>,
+    #[serde(default)]
+    pub(crate) pad_token_id: Given<i64>,
 }
 
 impl SharedKeys {
+    /// The sliding window of a file, `absent` if it does not say.
+    pub(crate) fn window(&self, absent: Option<usize>) -> Option<usize> {
+        self.sliding_window.clone().or(absent)
+    }
+
     /// The window of a model whose file says with `use_sliding_window` whether it has one.
-    pub(crate) fn optional_window(&self) -> Option<usize> {
-        self.sliding_window.filter(|_| self.use_sliding_window.unwrap_or(false))
+    pub(crate) fn optional_window(&self, absent: Option<usize>) -> Option<usize> {
+        self.window(absent).filter(|_| self.use_sliding_window.unwrap_or(false))
+    }
+
+    /// The layers with a sliding window: those that `layer_types` names, or that are so `otherwise`
+    /// where it is not there.
+    pub(crate) fn sliding_layers(
+        &self,
+        layers: usize,
+        otherwise: impl Fn(&usize) -> bool,
+    ) -> Result<BTreeSet<usize>> {
+        let Some(types) = &self.layer_types else {
+            return Ok((0..layers).filter(otherwise).collect());
+        };
+        if types.len() != layers {
+            let must_be = format!("num_hidden_layers = {layers}");
+            return Err(invalid("the length of layer_types", types.len(), must_be));
+        }
+        let mut sliding = BTreeSet::new();
+        for (layer, kind) in types.iter().enumerate() {
+            match kind.as_str() {
+                "full_attention" => {}
+                "sliding_attention" => {
+                    sliding.insert(layer);
+                }
+                other => {
+                    let supported = "full_attention and sliding_attention";
+                    return Err(unsupported("layer_types", other, supported));
+                }
+            }
+        }
+        Ok(sliding)
     }
 }
 
 /// `eos_token_id` is a number or a list of them.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum TokenIds {
     One(i64),

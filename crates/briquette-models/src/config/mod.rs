@@ -3,6 +3,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod experts_config;
+pub(crate) mod given;
 pub(crate) mod keys;
 pub(crate) mod model_config;
 pub(crate) mod partial_rotary;

@@ -29,6 +29,7 @@ use crate::{
     },
     json::{parse, read_text},
     setting::{invalid, unsupported},
+    shown::shown,
 };
 
 /// The dimensions and settings of a model: what `config.json` says, with the defaults of its
@@ -181,7 +182,8 @@ impl ModelConfig {
         // The architecture comes first: another one need not have the keys read below.
         let Family { model_type } = parse(text, origin)?;
         let Some(architecture) = Architecture::named(&model_type) else {
-            return Err(Error::ModelType { found: model_type, known: Architecture::names() });
+            let found = shown(model_type);
+            return Err(Error::ModelType { found, known: Architecture::names() });
         };
         let config = architecture.read(&Keys::parse(text, origin)?)?;
         config.check()?;
@@ -198,13 +200,20 @@ impl ModelConfig {
         if let Some(quantization) = &file.quantization_config {
             return Err(unsupported("quantization_config", quantization, "plain weights"));
         }
+        let vocab_size = file.vocab_size.unwrap_or(defaults.vocabulary);
+        let hidden_size = file.hidden_size.unwrap_or(defaults.hidden);
+        let layers = file.num_hidden_layers.unwrap_or(defaults.layers);
+        let heads = file.num_attention_heads.unwrap_or(defaults.heads);
+        let kv_heads = file.num_key_value_heads.clone();
+        let kv_heads = kv_heads.or(defaults.kv_heads).unwrap_or(heads);
+        let context = file.max_position_embeddings.unwrap_or(defaults.context);
         let positive = [
-            ("vocab_size", file.vocab_size),
-            ("hidden_size", file.hidden_size),
-            ("num_hidden_layers", file.num_hidden_layers),
-            ("num_attention_heads", file.num_attention_heads),
-            ("num_key_value_heads", file.num_key_value_heads.unwrap_or(1)),
-            ("max_position_embeddings", file.max_position_embeddings.unwrap_or(1)),
+            ("vocab_size", vocab_size),
+            ("hidden_size", hidden_size),
+            ("num_hidden_layers", layers),
+            ("num_attention_heads", heads),
+            ("num_key_value_heads", kv_heads),
+            ("max_position_embeddings", context),
         ];
         for (key, value) in positive {
             if value == 0 {
@@ -213,39 +222,44 @@ impl ModelConfig {
         }
         // Lists of layers are made of this before the rest is checked.
         let most = 1 << 16;
-        if file.num_hidden_layers > most {
-            let must_be = format!("at most {most}");
-            return Err(invalid("num_hidden_layers", file.num_hidden_layers, must_be));
+        if layers > most {
+            return Err(invalid("num_hidden_layers", layers, format!("at most {most}")));
         }
-        let heads = file.num_attention_heads;
-        let kv_heads = file.num_key_value_heads.unwrap_or(heads);
-        let shared = file.hidden_size.checked_div(heads);
-        let shared = shared.filter(|_| file.hidden_size.is_multiple_of(heads));
+        let shared = hidden_size.checked_div(heads);
+        let shared = shared.filter(|_| hidden_size.is_multiple_of(heads));
         let head_dim = match file.head_dim.or(defaults.head_dim).or(shared) {
             Some(head_dim) => head_dim,
             None => {
                 let must_be =
                     format!("a multiple of num_attention_heads = {heads} without head_dim");
-                return Err(invalid("hidden_size", file.hidden_size, must_be));
+                return Err(invalid("hidden_size", hidden_size, must_be));
             }
         };
-        let context = file.max_position_embeddings.unwrap_or(defaults.context);
-        let rope = RopeConfig::from_keys(RopeKeys {
-            theta: file.rope_theta.unwrap_or(defaults.theta),
+        let rope = RopeConfig::from_keys(&RopeKeys {
+            theta: file.rope_theta,
+            default_theta: defaults.theta,
             partial: file.partial_rotary_factor,
             context,
             original: file.original_max_position_embeddings,
-            parameters: file.rope_parameters.clone().or_else(|| file.rope_scaling.clone()),
+            scaling: file.rope_scaling.clone(),
+            parameters: file.rope_parameters.clone(),
         })?;
-        let act = file.hidden_act.as_deref().or(file.hidden_activation.as_deref());
+        if rope.partial_rotary_factor < 1.0 && architecture != Architecture::Phi3 {
+            let found = rope.partial_rotary_factor;
+            return Err(unsupported("partial_rotary_factor", found, "1 for this model type"));
+        }
+        let act = ("hidden_act", file.hidden_act.as_deref());
+        let activation = ("hidden_activation", file.hidden_activation.as_deref());
+        let (own, other) = match architecture {
+            Architecture::Gemma2 | Architecture::Gemma3 => (activation, act),
+            _ => (act, activation),
+        };
         Ok(Self {
             architecture,
-            vocab_size: file.vocab_size,
-            hidden_size: file.hidden_size,
-            intermediate_size: file
-                .intermediate_size
-                .unwrap_or_else(|| file.hidden_size.saturating_mul(4)),
-            num_hidden_layers: file.num_hidden_layers,
+            vocab_size,
+            hidden_size,
+            intermediate_size: file.intermediate_size.unwrap_or(defaults.inner),
+            num_hidden_layers: layers,
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
             head_dim,
@@ -261,26 +275,57 @@ impl ModelConfig {
             output_bias: false,
             mlp_bias: false,
             qk_norm: false,
-            hidden_act: act.map_or(Ok(defaults.activation), activation::named)?,
+            hidden_act: activation::of_keys(own, other, defaults.activation)?,
             experts: None,
             query_pre_attn_scalar: None,
             final_logit_softcapping: None,
-            bos_token_id: file.bos_token_id.and_then(token),
-            eos_token_ids: file.eos_token_id.as_ref().map_or_else(Vec::new, TokenIds::tokens),
-            pad_token_id: file.pad_token_id.and_then(token),
+            bos_token_id: file.bos_token_id.clone().or(defaults.begin).and_then(token),
+            eos_token_ids: match file.eos_token_id.clone().or(defaults.end.map(TokenIds::One)) {
+                Some(ids) => ids.tokens(),
+                None => Vec::new(),
+            },
+            pad_token_id: file.pad_token_id.clone().or(defaults.pad).and_then(token),
         })
     }
 
-    /// Gives layers a sliding window. Within it a windowed layer computes what a full one does, so
-    /// texts end there: the cache has no windows of layers.
-    pub(crate) fn with_window(mut self, window: Option<usize>) -> Result<Self> {
-        if window == Some(0) {
-            return Err(invalid("sliding_window", 0, "at least 1"));
+    /// Gives layers a sliding window, if there `are_some` that have one. Within it a windowed layer
+    /// computes what a full one does, so texts end there: the cache has no windows of layers.
+    pub(crate) fn with_window(mut self, window: Option<usize>, are_some: bool) -> Result<Self> {
+        match window {
+            Some(0) => return Err(invalid("sliding_window", 0, "at least 1")),
+            None if are_some => {
+                let must_be = "given and in use where layer_types names layers that have one";
+                return Err(invalid("sliding_window", "none", must_be));
+            }
+            _ => {}
         }
-        self.sliding_window = window;
-        self.max_position_embeddings =
-            self.max_position_embeddings.min(window.unwrap_or(usize::MAX));
+        self.sliding_window = window.filter(|_| are_some);
+        let longest = self.sliding_window.unwrap_or(usize::MAX);
+        self.max_position_embeddings = self.max_position_embeddings.min(longest);
         Ok(self)
+    }
+
+    /// Gives a window to the layers that `layer_types` names, or that have one `otherwise`.
+    pub(crate) fn with_window_of_layers(
+        self,
+        keys: &Keys,
+        window: Option<usize>,
+        otherwise: impl Fn(&usize) -> bool,
+    ) -> Result<Self> {
+        let sliding = keys.shared.sliding_layers(self.num_hidden_layers, otherwise)?;
+        self.with_window(window, !sliding.is_empty())
+    }
+
+    /// Gives a window to all layers, whatever `layer_types` says of them.
+    pub(crate) fn with_window_of_all(self, keys: &Keys, window: Option<usize>) -> Result<Self> {
+        let sliding = keys.shared.sliding_layers(self.num_hidden_layers, |_| false)?;
+        self.with_window(window, window.is_some() || !sliding.is_empty())
+    }
+
+    /// Reads whether projections of the attention have biases.
+    pub(crate) fn with_biases(self, keys: &Keys) -> Self {
+        let bias = keys.shared.attention_bias.unwrap_or(false);
+        Self { attention_bias: bias, output_bias: bias, ..self }
     }
 
     fn check(&self) -> Result<()> {

@@ -1,4 +1,7 @@
-use std::sync::Arc;
+use std::{
+    fmt::{self, Display, Formatter},
+    sync::Arc,
+};
 
 use burn::tensor::Device;
 
@@ -6,8 +9,11 @@ use briquette::position::{PositionEncoding, RotaryEmbedding};
 
 use crate::{
     Result, RopeScaling,
-    config::{partial_rotary::PartialRotary, rope_keys::RopeKeys},
-    setting::invalid,
+    config::{
+        partial_rotary::PartialRotary,
+        rope_keys::{RopeKeys, RopeParameters},
+    },
+    setting::{contradiction, invalid, unsupported},
 };
 
 /// The rotary position embedding of a configuration.
@@ -22,24 +28,44 @@ pub struct RopeConfig {
 }
 
 impl RopeConfig {
-    pub(crate) fn from_keys(keys: RopeKeys) -> Result<Self> {
-        let inner = keys.parameters.as_ref();
-        let theta = inner.and_then(|p| p.rope_theta).unwrap_or(keys.theta);
+    /// `rope_scaling` goes before `rope_parameters`: advice is to add the one to files that have
+    /// the other without a scaling. An empty one is none.
+    pub(crate) fn from_keys(keys: &RopeKeys) -> Result<Self> {
+        let given = |parameters: &Option<RopeParameters>| {
+            parameters.clone().filter(|parameters| *parameters != RopeParameters::default())
+        };
+        let (scaling, parameters) = (given(&keys.scaling), given(&keys.parameters));
+        let (Some(scaling), Some(parameters)) = (&scaling, &parameters) else {
+            return Self::of(scaling.or(parameters).unwrap_or_default(), keys);
+        };
+        let [first, second] =
+            [Self::of(scaling.clone(), keys)?, Self::of(parameters.clone(), keys)?];
+        let without = Self { scaling: RopeScaling::Default, ..first.clone() };
+        if second != first && second != without {
+            return Err(contradiction("rope_scaling", first, "rope_parameters", second));
+        }
+        Ok(first)
+    }
+
+    fn of(parameters: RopeParameters, keys: &RopeKeys) -> Result<Self> {
+        if parameters.full_attention.is_some() || parameters.sliding_attention.is_some() {
+            let found = "full_attention and sliding_attention";
+            return Err(unsupported("rope_parameters", found, "one for all layers"));
+        }
+        let theta = one("rope_theta", keys.theta, parameters.rope_theta)?;
+        let theta = theta.unwrap_or(keys.default_theta);
         if !(theta.is_finite() && theta > 0.0) {
             return Err(invalid("rope_theta", theta, "a positive number"));
         }
-        let partial_rotary_factor =
-            inner.and_then(|p| p.partial_rotary_factor).or(keys.partial).unwrap_or(1.0);
+        let partial = one("partial_rotary_factor", keys.partial, parameters.partial_rotary_factor)?;
+        let partial_rotary_factor = partial.unwrap_or(1.0);
         if !(partial_rotary_factor > 0.0 && partial_rotary_factor <= 1.0) {
             let must_be = "above 0 and at most 1";
             return Err(invalid("partial_rotary_factor", partial_rotary_factor, must_be));
         }
-        let scaling = match &keys.parameters {
-            Some(parameters) => {
-                RopeScaling::from_parameters(parameters, keys.context, keys.original)?
-            }
-            None => RopeScaling::Default,
-        };
+        let inner = parameters.original_max_position_embeddings;
+        let original = || one("original_max_position_embeddings", keys.original, inner);
+        let scaling = RopeScaling::from_parameters(&parameters, keys.context, original)?;
         Ok(Self { theta, partial_rotary_factor, scaling })
     }
 
@@ -79,5 +105,30 @@ impl RopeConfig {
         } else {
             Arc::new(PartialRotary { inner, head_dim })
         })
+    }
+}
+
+/// The value of a key that may stand beside the rope's parameters and in them.
+fn one<T: Copy + PartialEq + Display>(
+    key: &'static str,
+    outside: Option<T>,
+    inside: Option<T>,
+) -> Result<Option<T>> {
+    match (outside, inside) {
+        (Some(outside), Some(inside)) if outside != inside => {
+            Err(contradiction(key, outside, "the one among the rope's parameters", inside))
+        }
+        _ => Ok(inside.or(outside)),
+    }
+}
+
+impl Display for RopeConfig {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { theta, partial_rotary_factor, scaling } = self;
+        write!(f, "{scaling:?} of base {theta}")?;
+        match *partial_rotary_factor < 1.0 {
+            true => write!(f, " of {partial_rotary_factor} of the channels"),
+            false => Ok(()),
+        }
     }
 }

@@ -1,7 +1,7 @@
 use serde::Deserialize;
 
 /// `rope_scaling`, or `rope_parameters` as newer files write it.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize)]
 pub(crate) struct RopeParameters {
     pub(crate) rope_type: Option<String>,
     /// The older name of `rope_type`; some files hold both.
@@ -20,16 +20,26 @@ pub(crate) struct RopeParameters {
     pub(crate) mscale_all_dim: Option<f64>,
     pub(crate) short_factor: Option<Vec<f64>>,
     pub(crate) long_factor: Option<Vec<f64>>,
+    /// Those of layers of one kind, where kinds differ (Gemma 3).
+    pub(crate) full_attention: Option<Box<RopeParameters>>,
+    pub(crate) sliding_attention: Option<Box<RopeParameters>>,
 }
 
 /// Keys of a file for its rotary embedding.
+#[derive(Default)]
 pub(crate) struct RopeKeys {
-    /// `rope_theta` outside of `parameters`, or the default.
-    pub(crate) theta: f64,
+    /// `rope_theta`.
+    pub(crate) theta: Option<f64>,
+    /// The base where no key says one.
+    pub(crate) default_theta: f64,
+    /// `partial_rotary_factor`.
     pub(crate) partial: Option<f64>,
     /// `max_position_embeddings`.
     pub(crate) context: usize,
-    /// `original_max_position_embeddings` outside of `parameters`.
+    /// `original_max_position_embeddings`.
     pub(crate) original: Option<usize>,
+    /// `rope_scaling`, which goes before `rope_parameters`.
+    pub(crate) scaling: Option<RopeParameters>,
+    /// `rope_parameters`.
     pub(crate) parameters: Option<RopeParameters>,
 }

@@ -5,7 +5,7 @@ use briquette::position::RotaryEmbedding;
 use crate::{
     Result,
     config::rope_keys::RopeParameters,
-    setting::{invalid, unsupported},
+    setting::{contradiction, invalid, unsupported},
 };
 
 /// Scaling of the frequencies for a context longer than the model was first trained on.
@@ -72,26 +72,37 @@ pub enum RopeScaling {
 }
 
 impl RopeScaling {
-    /// `context` is `max_position_embeddings` of the file, `original` its key of that name outside
-    /// of `parameters`.
+    /// `context` is `max_position_embeddings` of the file, `original` its context of the first
+    /// training, if it says one.
     pub(crate) fn from_parameters(
         parameters: &RopeParameters,
         context: usize,
-        original: Option<usize>,
+        original: impl Fn() -> Result<Option<usize>>,
     ) -> Result<Self> {
-        let original = || match parameters.original_max_position_embeddings.or(original) {
-            Some(original) if original > 1 => Ok(original),
-            Some(found) => Err(invalid("original_max_position_embeddings", found, "at least 2")),
-            None => Err(invalid(
-                "original_max_position_embeddings",
-                "absent",
-                "given for this rope type",
-            )),
+        let original = || match original()?.unwrap_or(context) {
+            original if original > 1 => Ok(original),
+            found => Err(invalid("original_max_position_embeddings", found, "at least 2")),
         };
         let factor = || require("factor", parameters.factor);
-        let kind = parameters.rope_type.as_deref().or(parameters.r#type.as_deref());
-        match kind.unwrap_or("default") {
-            "default" => Ok(Self::Default),
+        // "su" is its name in the first files of Phi-3.
+        let named = |kind: &Option<String>| match kind.as_deref() {
+            Some("su") => Some("longrope".to_owned()),
+            kind => kind.map(str::to_owned),
+        };
+        let (kind, older) = (named(&parameters.rope_type), named(&parameters.r#type));
+        if let (Some(kind), Some(older)) = (&kind, &older)
+            && kind != older
+        {
+            return Err(contradiction("rope_type", kind, "type", older));
+        }
+        match kind.or(older).as_deref().unwrap_or("default") {
+            "default" => match parameters.factor.filter(|factor| *factor != 1.0) {
+                None => Ok(Self::Default),
+                Some(factor) => {
+                    let must_be = format!("one that has a factor, which is {factor}");
+                    Err(invalid("rope_type", "absent or default", must_be))
+                }
+            },
             "linear" => Ok(Self::Linear { factor: factor()? }),
             "dynamic" => {
                 let factor = factor()?;
@@ -113,8 +124,7 @@ impl RopeScaling {
                     original_max_position_embeddings: original,
                 })
             }
-            // "su" is its name in the first files of Phi-3.
-            "longrope" | "su" => {
+            "longrope" => {
                 let original = original()?;
                 let factor = parameters.factor.unwrap_or(context as f64 / original as f64);
                 let grown = (1.0 + factor.ln() / (original as f64).ln()).sqrt();

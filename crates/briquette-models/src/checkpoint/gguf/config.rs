@@ -1,4 +1,4 @@
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
 use super::{file::Gguf, value::Value, vocabulary::end_tokens};
 use crate::{
@@ -74,7 +74,7 @@ pub(crate) fn config_json(
         "num_attention_heads": heads,
         "num_key_value_heads": number("attention.head_count_kv")?.unwrap_or(heads),
         "head_dim": head_dim,
-        "rms_norm_eps": float("attention.layer_norm_rms_epsilon")?,
+        "rms_norm_eps": file.required(&key("attention.layer_norm_rms_epsilon"), "a finite float", Value::float)?,
         "rope_theta": float("rope.freq_base")?,
         "max_position_embeddings": needed("context_length")?,
         "sliding_window": number("attention.sliding_window")?.filter(|window| *window > 0),
@@ -87,30 +87,37 @@ pub(crate) fn config_json(
         "eos_token_id": end_tokens(file)?,
         "pad_token_id": token("padding_token_id")?,
     });
-    let kind = file.optional(&key("rope.scaling.type"), "a text", Value::text)?.unwrap_or("none");
-    let context = needed("context_length")?;
-    let scaling = match (numbers("rope_freqs.weight")?, kind) {
-        // Llama 3.1's scaling, worked out: a divisor of each frequency, whatever the context.
-        (Some(factors), "none") => Some(json!({
-            "rope_type": "longrope",
-            "short_factor": factors,
-            "long_factor": factors,
-            "attention_factor": 1.0,
-            "original_max_position_embeddings": context,
-        })),
-        (None, "none") => None,
-        (None, "linear") => {
-            Some(json!({ "rope_type": "linear", "factor": float("rope.scaling.factor")? }))
-        }
-        (_, other) => return Err(unsupported("rope.scaling.type", other, "none and linear")),
+    if let Some(factor) = float("rope.scaling.attn_factor")?.filter(|factor| *factor != 1.0) {
+        return Err(unsupported("rope.scaling.attn_factor", factor, "1"));
+    }
+    // Without a type a factor is linear, and 0 is none, as in llama.cpp; the second is its older
+    // name.
+    let kind = file.optional(&key("rope.scaling.type"), "a text", Value::text)?;
+    let factor = match kind.unwrap_or("linear") {
+        "linear" => float("rope.scaling.factor")?.or(float("rope.scale_linear")?),
+        "none" => None,
+        other => return Err(unsupported("rope.scaling.type", other, "none and linear")),
     };
-    if let (Some(scaling), Some(config)) = (scaling, config.as_object_mut()) {
+    let factor = factor.filter(|factor| *factor != 0.0);
+    let context = needed("context_length")?;
+    let scaling = match (numbers("rope_freqs.weight")?, factor) {
+        // Llama 3.1's scaling, worked out: a divisor of each frequency, whatever the context.
+        (Some(divisors), factor) => {
+            let divided = |divisor: f32| f64::from(divisor) * factor.unwrap_or(1.0);
+            let divisors: Vec<f64> = divisors.into_iter().map(divided).collect();
+            json!({
+                "rope_type": "longrope",
+                "short_factor": divisors,
+                "long_factor": divisors,
+                "attention_factor": 1.0,
+                "original_max_position_embeddings": context,
+            })
+        }
+        (None, Some(factor)) => json!({ "rope_type": "linear", "factor": factor }),
+        (None, None) => Json::Null,
+    };
+    if let Some(config) = config.as_object_mut() {
         config.insert("rope_scaling".into(), scaling);
     }
-    // A key that is not there has the default of the architecture.
-    let keys: Map<String, Json> = match config {
-        Json::Object(keys) => keys.into_iter().filter(|(_, value)| !value.is_null()).collect(),
-        _ => Map::new(),
-    };
-    Ok(Json::Object(keys).to_string())
+    Ok(config.to_string())
 }

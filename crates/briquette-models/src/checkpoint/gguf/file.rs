@@ -6,9 +6,10 @@ use std::{
 };
 
 use super::{blocks::Encoding, header::Header, value::Value};
-use crate::{Error, Result, json::check_regular};
+use crate::{Error, Result, checkpoint::part::Part, json::check_regular};
 
-/// The metadata of a GGUF file, and the places of its tensors. Their bytes are not read.
+/// The metadata of a GGUF file, and the places of its tensors. Their bytes are not read. Of one
+/// that was split into several it is the metadata of the first and the tensors of all.
 pub(crate) struct Gguf {
     pub(crate) path: PathBuf,
     pub(super) metadata: BTreeMap<String, Value>,
@@ -18,6 +19,8 @@ pub(crate) struct Gguf {
 /// Shape, encoding and place of a tensor.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
+    /// The file it lies in.
+    pub(super) path: PathBuf,
     /// The outermost dimension first: the other way round than in the file.
     pub(super) shape: Vec<usize>,
     pub(super) encoding: Encoding,
@@ -27,11 +30,53 @@ pub(super) struct Place {
 }
 
 impl Gguf {
-    /// Reads the header, and checks that every tensor lies within the file.
+    /// Reads the header, and those of the other parts if the file was split.
     ///
     /// # Errors
     /// [`Error::Read`], [`Error::Gguf`], [`Error::BlockType`] and [`Error::Truncated`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
+        let mut whole = Self::open_one(path)?;
+        let Some(count) = whole.split("split.count")?.filter(|count| *count > 1) else {
+            return Ok(whole);
+        };
+        let part = Part::of(path).filter(|part| part.count == count && part.number == 1);
+        let Some(part) = part.filter(|_| matches!(whole.split("split.no"), Ok(Some(0)))) else {
+            return Err(whole.damaged(format!(
+                "it is one of {count} parts, but is not called NAME-00001-of-{count:05}.gguf as the first"
+            )));
+        };
+        for number in 2..=count {
+            let path = part.path(number);
+            if !path.exists() {
+                let message = format!("part {number} of {count}, {}, is absent", path.display());
+                return Err(whole.damaged(message));
+            }
+            let other = Self::open_one(&path)?;
+            if other.split("split.no")? != number.checked_sub(1) {
+                return Err(other.damaged(format!("it is not part {number} of {count}")));
+            }
+            for (name, place) in other.tensors {
+                if whole.tensors.insert(name.clone(), place).is_some() {
+                    return Err(whole.damaged(format!("tensor `{name}` is there twice")));
+                }
+            }
+        }
+        let found = whole.tensors.len();
+        match whole.split("split.tensors.count")?.filter(|claimed| *claimed != found as u64) {
+            Some(claimed) => Err(whole.damaged(format!(
+                "its {count} parts hold {found} tensors, split.tensors.count is {claimed}"
+            ))),
+            None => Ok(whole),
+        }
+    }
+
+    /// A number that the parts of a file have.
+    fn split(&self, key: &str) -> Result<Option<u64>> {
+        self.optional(key, "a number", Value::unsigned)
+    }
+
+    /// Reads the header of one file, and checks that every tensor lies within it.
+    fn open_one(path: &Path) -> Result<Self> {
         let io = |source| Error::Read { path: path.into(), source };
         check_regular(path)?;
         let file = File::open(path).map_err(io)?;
@@ -68,7 +113,8 @@ impl Gguf {
                 let tensor = name.clone();
                 cut = Some(Error::Truncated { path: path.into(), tensor, needed, found: length });
             }
-            if tensors.insert(name.clone(), Place { shape, encoding, start, bytes }).is_some() {
+            let place = Place { path: path.into(), shape, encoding, start, bytes };
+            if tensors.insert(name.clone(), place).is_some() {
                 return Err(damaged(format!("tensor `{name}` is there twice")));
             }
         }

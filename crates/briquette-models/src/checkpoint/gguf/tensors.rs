@@ -2,7 +2,6 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, Read, Seek, SeekFrom},
-    path::{Path, PathBuf},
 };
 
 use briquette::ops::QuantizedMatrix;
@@ -37,8 +36,7 @@ pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, StoredTensor>> {
             _ => None,
         };
         let order = permuted.map(|heads| row_order(name, place, heads)).transpose()?;
-        let (path, place) = (file.path.clone(), place.clone());
-        tensors.insert(checkpoint_name(name), StoredTensor { path, place, order });
+        tensors.insert(checkpoint_name(name), StoredTensor { place: place.clone(), order });
     }
     Ok(tensors)
 }
@@ -46,7 +44,6 @@ pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, StoredTensor>> {
 /// A tensor of a file, and the order of its rows in a checkpoint if it is another.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredTensor {
-    path: PathBuf,
     place: Place,
     order: Option<Vec<usize>>,
 }
@@ -74,12 +71,11 @@ impl StoredTensor {
     /// # Errors
     /// [`Error::Read`], and [`Error::LoadTensor`] for what makes no matrix.
     pub(crate) fn quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
-        let Place { shape, encoding, .. } = &self.place;
+        let Place { path, shape, encoding, .. } = &self.place;
         let (&[outputs, inputs], Some(format)) = (shape.as_slice(), encoding.format()) else {
             return Ok(None);
         };
-        let bytes =
-            self.read().map_err(|source| Error::Read { path: self.path.clone(), source })?;
+        let bytes = self.read().map_err(|source| Error::Read { path: path.clone(), source })?;
         let parts = quantized::parts(format, *encoding, &bytes);
         match QuantizedMatrix::new(format, [outputs, inputs], parts, device) {
             Ok(matrix) => Ok(Some(matrix)),
@@ -91,7 +87,7 @@ impl StoredTensor {
 
     /// Its bytes, with rows in the order of the checkpoint.
     fn read(&self) -> io::Result<Vec<u8>> {
-        let bytes = read(&self.path, &self.place)?;
+        let bytes = read(&self.place)?;
         Ok(match &self.order {
             Some(order) => reordered(&bytes, order),
             None => bytes,
@@ -106,8 +102,8 @@ impl Gguf {
         if place.shape.len() != 1 || place.encoding.dtype().size() != 4 {
             return Err(self.damaged(format!("tensor `{name}` is no list of F32")));
         }
-        let io = |source| Error::Read { path: self.path.clone(), source };
-        let bytes = place.encoding.plain(read(&self.path, place).map_err(io)?);
+        let io = |source| Error::Read { path: place.path.clone(), source };
+        let bytes = place.encoding.plain(read(place).map_err(io)?);
         let (numbers, _) = bytes.as_chunks();
         Ok(Some(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()))
     }
@@ -115,8 +111,8 @@ impl Gguf {
 
 const FREQUENCIES: &str = "rope_freqs.weight";
 
-fn read(path: &Path, place: &Place) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
+fn read(place: &Place) -> io::Result<Vec<u8>> {
+    let mut file = File::open(&place.path)?;
     file.seek(SeekFrom::Start(place.start))?;
     let length = usize::try_from(place.bytes).map_err(io::Error::other)?;
     let mut bytes = vec![0; length];
@@ -188,6 +184,7 @@ mod tests {
     #[test]
     fn rows_come_back_in_their_order() {
         let place = Place {
+            path: "model.gguf".into(),
             shape: vec![8, 1],
             encoding: super::super::blocks::Encoding::F32,
             start: 0,

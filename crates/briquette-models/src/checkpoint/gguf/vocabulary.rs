@@ -191,8 +191,9 @@ fn splitting(file: &Gguf) -> Result<Splitting> {
         })
     };
     let plain = |steps| Splitting { steps, composed: false, whole_words: false, begins: false };
-    let name = file.required("tokenizer.ggml.pre", "a text", Value::text)?;
-    Ok(match name {
+    // Files from before May 2024 do not say it.
+    let name = file.optional("tokenizer.ggml.pre", "a text", Value::text)?;
+    Ok(match name.unwrap_or("not there") {
         "gpt-2" => plain(vec![bytes(true)]),
         // Each digit by itself, and the rest as GPT-2.
         "smollm" | "starcoder" => {
@@ -206,7 +207,7 @@ fn splitting(file: &Gguf) -> Result<Splitting> {
         "qwen2" => Splitting { composed: true, ..plain(vec![split(QWEN2), bytes(false)]) },
         other => {
             return Err(Error::Tokenizer(format!(
-                "{}: the pre-tokenizer is `{other}`, those read are gpt-2, smollm, starcoder, llama-bpe and qwen2: put \
+                "{}: the pre-tokenizer (tokenizer.ggml.pre) is {other}, those read are gpt-2, smollm, starcoder, llama-bpe and qwen2: put \
                  the model's tokenizer.json into a folder with the file, and name the folder",
                 file.path.display()
             )));

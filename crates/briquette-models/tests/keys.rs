@@ -1,0 +1,187 @@
+//! Configurations as people have them beside `transformers`: pairs of keys that say the same thing,
+//! and keys left out. `tests/goldens/keys.py` makes `fixtures/keys.json`.
+
+use std::{fs, path::PathBuf};
+
+use briquette::Policy;
+use briquette_models::{Error, GenerateOptions, Model, generate};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use safetensors::{SafeTensors, tensor::TensorView};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tempfile::TempDir;
+
+#[derive(Deserialize)]
+struct Golden {
+    changes: Vec<Change>,
+    results: Vec<Outcome>,
+    /// The places of a change and its result, by checkpoint.
+    checkpoints: std::collections::BTreeMap<String, Vec<[usize; 2]>>,
+}
+
+/// What is changed in a checkpoint.
+#[derive(Deserialize)]
+struct Change {
+    case: String,
+    #[serde(default)]
+    set: Map<String, Value>,
+    #[serde(default)]
+    drop: Vec<String>,
+    #[serde(default)]
+    head: Option<String>,
+}
+
+/// What `transformers` makes of it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Outcome {
+    Refused {
+        error: String,
+    },
+    Text {
+        prompt: Vec<u32>,
+        greedy: Vec<u32>,
+        /// The largest logit after the text.
+        logit: f32,
+        window: Option<usize>,
+        /// A token, several, or none.
+        eos: Value,
+    },
+}
+
+/// Cases whose text `transformers` writes and which are refused here, by the beginnings of their
+/// names: keys that contradict each other, of which it ignores one, or that it does not read. With
+/// what the error says.
+const REFUSED: &[(&str, &str)] = &[];
+
+/// Cases that are read here and fail there, and why they mean what is read.
+const READ: &[(&str, &str)] = &[];
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures"))
+}
+
+fn device() -> Device {
+    briquette::device::open("flex").unwrap()
+}
+
+/// The folder of a checkpoint with a change.
+fn folder(name: &str, change: &Change) -> TempDir {
+    let source = fixtures().join(name);
+    let text = fs::read_to_string(source.join("config.json")).unwrap();
+    let mut config: Map<String, Value> = serde_json::from_str(&text).unwrap();
+    config.retain(|key, _| !change.drop.contains(key));
+    config.extend(change.set.clone());
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("config.json"), Value::from(config).to_string()).unwrap();
+    let bytes = fs::read(source.join("model.safetensors")).unwrap();
+    let bytes = change.head.as_deref().map_or(bytes.clone(), |head| stored(&bytes, head));
+    fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
+    dir
+}
+
+/// A checkpoint with its head and its embedding stored in another way.
+fn stored(bytes: &[u8], head: &str) -> Vec<u8> {
+    const HEAD: &str = "lm_head.weight";
+    let file = SafeTensors::deserialize(bytes).unwrap();
+    let mut tensors = file.tensors();
+    if head == "names without the first part" {
+        for (name, _) in tensors.iter_mut().filter(|(name, _)| name != HEAD) {
+            *name = name.split_once('.').unwrap().1.into();
+        }
+        return safetensors::serialize(tensors, None).unwrap();
+    }
+    let ends = ["embed_tokens.weight", "word_embeddings.weight"];
+    let embedding = |name: &str| ends.iter().any(|end| name.ends_with(end));
+    let place = tensors.iter().position(|(name, _)| embedding(name)).unwrap();
+    let (name, weight) = tensors[place].clone();
+    tensors.retain(|(name, _)| !embedding(name) && name != HEAD);
+    // Each row has the numbers of the one before.
+    let mut rolled = weight.data().to_vec();
+    rolled.rotate_right(weight.data().len() / weight.shape()[0]);
+    let rolled = TensorView::new(weight.dtype(), weight.shape().to_vec(), &rolled).unwrap();
+    tensors.extend(match head {
+        "both stored" => vec![(name, weight), (HEAD.into(), rolled)],
+        "both stored, alike" => vec![(name, weight.clone()), (HEAD.into(), weight)],
+        "only the head" => vec![(HEAD.into(), weight)],
+        "only the embedding" => vec![(name, weight)],
+        other => panic!("{other}"),
+    });
+    safetensors::serialize(tensors, None).unwrap()
+}
+
+/// The differences between a text of `transformers` and that of the model.
+fn compare(model: &Model, outcome: &Outcome) -> Result<(), String> {
+    let Outcome::Text { prompt, greedy, logit, window, eos } = outcome else {
+        let Outcome::Refused { error } = outcome else { unreachable!() };
+        return Err(format!("it is read, transformers fails: {error}"));
+    };
+    let config = model.config();
+    let eos: Vec<u32> = match eos {
+        Value::Array(ids) => ids.iter().map(|id| id.as_u64().unwrap() as u32).collect(),
+        id => id.as_u64().into_iter().map(|id| id as u32).collect(),
+    };
+    if config.sliding_window != *window || config.eos_token_ids != eos {
+        return Err(format!(
+            "the window is {:?}, that of transformers {window:?}; texts end with {:?}, there with {eos:?}",
+            config.sliding_window, config.eos_token_ids
+        ));
+    }
+    // Behind its window a text is another.
+    let context = config.max_position_embeddings;
+    let count = greedy.len().min(context.saturating_sub(prompt.len()));
+    let options = GenerateOptions { max_new_tokens: count, ..Default::default() };
+    let mut cache = model.cache(Policy::full()).unwrap();
+    let (found, _) = generate(model, prompt, &mut cache, &options, |_| {}).unwrap();
+    if found.tokens != greedy[..count] {
+        return Err(format!("{:?} instead of {greedy:?}", found.tokens));
+    }
+    if count < greedy.len() {
+        return Ok(());
+    }
+    let text = [&prompt[..], greedy].concat();
+    let row =
+        Tensor::<2, Int>::from_data(TensorData::new(text.clone(), [1, text.len()]), &device());
+    let logits = model.forward_last(row, &mut model.cache(Policy::full()).unwrap()).unwrap();
+    let largest = logits.max().into_scalar::<f32>();
+    match (largest - logit).abs() < 2e-3 {
+        true => Ok(()),
+        false => Err(format!("the last logit is {largest} instead of {logit}")),
+    }
+}
+
+#[test]
+fn every_way_to_say_the_same_is_read_as_by_transformers() {
+    let text = fs::read_to_string(fixtures().join("keys.json")).unwrap();
+    let golden: Golden = serde_json::from_str(&text).unwrap();
+    assert_eq!(golden.checkpoints.len(), 11);
+    let (mut different, mut cases, mut texts) = (Vec::new(), 0, 0);
+    for (name, places) in &golden.checkpoints {
+        for [change, result] in places {
+            let (change, outcome) = (&golden.changes[*change], &golden.results[*result]);
+            let of = |table: &'static [(&str, &'static str)]| {
+                table.iter().find(|(case, _)| change.case.starts_with(case)).map(|(_, why)| *why)
+            };
+            let loaded: Result<Model, Error> =
+                Model::load(folder(name, change).path(), &device(), DType::F32);
+            let refused = matches!(outcome, Outcome::Refused { .. });
+            cases += 1;
+            texts += usize::from(!refused && loaded.is_ok());
+            let found = match &loaded {
+                Err(error) if refused => {
+                    println!("{name}: {}: {error}", change.case);
+                    Ok(())
+                }
+                Err(error) => match of(REFUSED) {
+                    Some(why) if error.to_string().contains(why) => Ok(()),
+                    _ => Err(error.to_string()),
+                },
+                Ok(_) if refused && of(READ).is_some() => Ok(()),
+                Ok(model) => compare(model, outcome),
+            };
+            different.extend(found.err().map(|why| format!("{name}: {}: {why}", change.case)));
+        }
+    }
+    println!("{cases} cases, {texts} texts");
+    assert!(different.is_empty(), "{}", different.join("\n"));
+}
