@@ -52,10 +52,37 @@ enum Outcome {
 /// Cases whose text `transformers` writes and which are refused here, by the beginnings of their
 /// names: keys that contradict each other, of which it ignores one, or that it does not read. With
 /// what the error says.
-const REFUSED: &[(&str, &str)] = &[];
+const REFUSED: &[(&str, &str)] = &[
+    ("rope: two thetas", "rope_theta"),
+    ("rope: two local thetas", "rope_theta"),
+    ("rope: two types", "rope_type"),
+    ("rope: a factor and no type", "rope_type"),
+    ("rope: linear beside another theta", "rope_scaling"),
+    ("rope: linear beside linear", "rope_scaling"),
+    ("rope: scaling beside full", "rope_scaling"),
+    ("rope: nested", "rope_parameters"),
+    ("rope: flat", "rope_parameters"),
+    ("rope: partial", "partial_rotary_factor"),
+    ("rope: two partials", "partial_rotary_factor"),
+    ("rope: yarn, two originals", "original_max_position_embeddings"),
+    ("rope: llama3, two originals", "original_max_position_embeddings"),
+    ("without original_max_position_embeddings", "original_max_position_embeddings"),
+    ("hidden_act: ", "contradicts"),
+    ("hidden_activation: ", "contradicts"),
+    ("experts: both", "num_local_experts"),
+    // It caps scores where the key is not there, which the cache does not.
+    ("without attn_logit_softcapping", "attn_logit_softcapping"),
+];
 
 /// Cases that are read here and fail there, and why they mean what is read.
-const READ: &[(&str, &str)] = &[];
+const READ: &[(&str, &str)] = &[
+    ("window: None", "there is no window, and no layer has one"),
+    ("window: 16", "it fails behind the window only, where texts end here"),
+    ("head_dim: ", "`null` is the default, and an equal width no other"),
+    ("without pad_token_id", "its default is beyond the vocabulary, and fills nothing here"),
+    ("rope: yarn", "Mixtral's heads have no width there"),
+    ("rope: dynamic", "Mixtral's heads have no width there"),
+];
 
 fn fixtures() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures"))

@@ -41,8 +41,6 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         heads: 71,
         tied: true,
         activation: Activation::Gelu,
-        begin: Some(11),
-        end: Some(11),
         ..DEFAULTS
     };
     let config = ModelConfig::shared(Architecture::Falcon, keys, defaults)?;

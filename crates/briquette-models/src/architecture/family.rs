@@ -45,9 +45,6 @@ pub(crate) struct Defaults {
     /// `None`: `hidden_size / num_attention_heads`.
     pub(crate) head_dim: Option<usize>,
     pub(crate) activation: Activation,
-    pub(crate) begin: Option<i64>,
-    pub(crate) end: Option<i64>,
-    pub(crate) pad: Option<i64>,
 }
 
 /// The defaults of Llama, from which the others are told.
@@ -64,9 +61,6 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     tied: false,
     head_dim: None,
     activation: Activation::Silu,
-    begin: Some(1),
-    end: Some(2),
-    pad: None,
 };
 
 /// Pairs of a module's path and its name in a checkpoint, where these differ.

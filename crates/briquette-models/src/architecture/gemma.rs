@@ -86,9 +86,6 @@ fn defaults(context: usize) -> Defaults {
         tied: true,
         head_dim: Some(256),
         activation: Activation::GeluTanh,
-        begin: Some(2),
-        end: Some(1),
-        pad: Some(0),
         ..DEFAULTS
     }
 }

@@ -16,8 +16,6 @@ pub(super) const DEFAULTS_OF_QWEN: Defaults = Defaults {
     inner: 22_016,
     kv_heads: Some(32),
     context: 32_768,
-    begin: None,
-    end: None,
     ..DEFAULTS
 };
 

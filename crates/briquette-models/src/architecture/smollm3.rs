@@ -19,9 +19,6 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         theta: 2e6,
         context: 32_768,
         tied: true,
-        begin: Some(128_000),
-        end: Some(128_001),
-        pad: Some(128_004),
         ..DEFAULTS
     };
     let config = ModelConfig::shared(Architecture::SmolLm3, keys, defaults)?;

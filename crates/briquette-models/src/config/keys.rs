@@ -73,12 +73,9 @@ pub(crate) struct SharedKeys {
     pub(crate) hidden_act: Option<String>,
     pub(crate) hidden_activation: Option<String>,
     pub(crate) quantization_config: Option<serde_json::Value>,
-    #[serde(default)]
-    pub(crate) bos_token_id: Given<i64>,
-    #[serde(default)]
-    pub(crate) eos_token_id: Given<TokenIds>,
-    #[serde(default)]
-    pub(crate) pad_token_id: Given<i64>,
+    pub(crate) bos_token_id: Option<i64>,
+    pub(crate) eos_token_id: Option<TokenIds>,
+    pub(crate) pad_token_id: Option<i64>,
 }
 
 impl SharedKeys {

@@ -279,12 +279,9 @@ impl ModelConfig {
             experts: None,
             query_pre_attn_scalar: None,
             final_logit_softcapping: None,
-            bos_token_id: file.bos_token_id.clone().or(defaults.begin).and_then(token),
-            eos_token_ids: match file.eos_token_id.clone().or(defaults.end.map(TokenIds::One)) {
-                Some(ids) => ids.tokens(),
-                None => Vec::new(),
-            },
-            pad_token_id: file.pad_token_id.clone().or(defaults.pad).and_then(token),
+            bos_token_id: file.bos_token_id.and_then(token),
+            eos_token_ids: file.eos_token_id.as_ref().map_or_else(Vec::new, TokenIds::tokens),
+            pad_token_id: file.pad_token_id.and_then(token),
         })
     }
 
