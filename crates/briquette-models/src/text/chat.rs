@@ -4,7 +4,7 @@ use minijinja::{
     Value, context,
     value::{Serde, merge_maps},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
@@ -153,17 +153,17 @@ impl ChatTemplate {
 fn read(dir: &Path) -> Result<(Option<String>, SpecialTokens)> {
     let own = dir.join("chat_template.jinja");
     let config = TokenizerConfig::read(dir)?;
-    if !own.exists()
-        && config.is_none()
+    let template = match own.exists() {
+        true => Some(read_text(&own)?),
+        false => config.as_ref().and_then(|config| config.chat_template().cloned()),
+    };
+    if template.is_none()
         && let Source::Gguf(path) = Source::of(dir)?
     {
         let file = Gguf::open(&path)?;
         return Ok((gguf::chat_template(&file)?, gguf::special_tokens(&file)?));
     }
-    let config = config.unwrap_or_default();
-    let template =
-        if own.exists() { Some(read_text(&own)?) } else { config.chat_template().cloned() };
-    Ok((template, config.special_tokens(dir)?))
+    Ok((template, config.unwrap_or_default().special_tokens(dir)?))
 }
 
 fn failed(error: minijinja::Error) -> Error {
