@@ -10,6 +10,7 @@ pub(crate) mod nvidia;
 pub(crate) mod order;
 pub(crate) mod padding;
 pub(crate) mod processors;
+pub(crate) mod rounding;
 pub(crate) mod rows;
 pub(crate) mod scan;
 pub(crate) mod strides;

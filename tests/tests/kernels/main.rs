@@ -9,4 +9,6 @@ mod fallbacks;
 mod merge;
 mod model;
 mod select;
+#[cfg(not(cubecl_0_12))]
+mod spirv;
 mod stores;

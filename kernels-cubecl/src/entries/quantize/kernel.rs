@@ -1,6 +1,8 @@
 use briquette_ops::e4m3::{BIAS, HIGHEST, LARGEST, LOWEST, MANTISSA};
 use cubecl::prelude::*;
 
+use crate::common::rounding::{Precision, exponent_of, power_of_two, rounded};
+
 /// Units of a cube.
 pub(super) const UNITS: usize = 64;
 
@@ -16,6 +18,7 @@ pub(super) fn quantize<E: Float, D: Float>(
     group: usize,
     width: usize,
     #[comptime] bits: u32,
+    #[comptime] precision: Precision,
     #[define(E, D)] _types: [ElemType; 2],
 ) {
     let place = CUBE_POS * UNITS + UNIT_POS as usize;
@@ -37,16 +40,14 @@ pub(super) fn quantize<E: Float, D: Float>(
         }
         let top = comptime!(((1u32 << bits) - 1) as f32);
         // What is held is what the numbers are measured by.
-        let held_low = D::cast_from(low);
-        let held_scale = D::cast_from((high - low) / top);
+        let held_scale = rounded((high - low) / top, precision);
+        let low = rounded(low, precision);
         let measure = row * groups + of_row;
         let to_scale = page * scale.stride(0) + measure * scale.stride(1);
-        scale[to_scale] = held_scale;
+        scale[to_scale] = D::cast_from(held_scale);
         let to_min = page * min.stride(0) + measure * min.stride(1);
-        min[to_min] = held_low;
-        let low = f32::cast_from(held_low);
-        let held = f32::cast_from(held_scale);
-        let step = select(held == f32::new(0.0), f32::new(1.0), held);
+        min[to_min] = D::cast_from(low);
+        let step = select(held_scale == f32::new(0.0), f32::new(1.0), held_scale);
 
         let a_word = comptime!((32 / bits) as usize);
         for word in 0..group.div_ceil(a_word) {
@@ -73,6 +74,7 @@ pub(super) fn quantize_fp8<E: Float, D: Float>(
     x: &Tensor<E>,
     words: &mut Tensor<i32>,
     scale: &mut Tensor<D>,
+    #[comptime] precision: Precision,
     #[define(E, D)] _types: [ElemType; 2],
 ) {
     let place = CUBE_POS * UNITS + UNIT_POS as usize;
@@ -86,10 +88,9 @@ pub(super) fn quantize_fp8<E: Float, D: Float>(
             largest = largest.max(f32::cast_from(x[start + channel * next]).abs());
         }
         // What is held is what the numbers are measured by.
-        let held = D::cast_from(largest / LARGEST);
+        let held = rounded(largest / LARGEST, precision);
         let to = page * scale.stride(0) + row * scale.stride(1);
-        scale[to] = held;
-        let held = f32::cast_from(held);
+        scale[to] = D::cast_from(held);
         let step = select(held == f32::new(0.0), f32::new(1.0), held);
 
         let width = channels.div_ceil(4);
@@ -113,11 +114,9 @@ pub(super) fn quantize_fp8<E: Float, D: Float>(
 #[cube]
 fn byte_of(number: f32) -> u32 {
     let size = number.abs().min(f32::new(LARGEST));
-    let exponent = i32::cast_from(u32::reinterpret(size) >> 23) - 127;
-    let exponent = exponent.clamp(LOWEST, HIGHEST);
-    let unit = f32::reinterpret(u32::cast_from(exponent - MANTISSA + 127) << 23);
+    let exponent = exponent_of(size).clamp(LOWEST, HIGHEST);
     // A mantissa that is rounded up to a power of two is carried over into the exponent.
-    let mantissa = u32::cast_from((size / unit).round());
+    let mantissa = u32::cast_from((size * power_of_two(MANTISSA - exponent)).round());
     let above = u32::cast_from(exponent + BIAS - 1) << comptime!(MANTISSA as u32);
     let sign = select(number < f32::new(0.0), 128u32, 0u32);
     (above + mantissa).min(126) + sign

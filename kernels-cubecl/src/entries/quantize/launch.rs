@@ -6,7 +6,7 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::CubeDim;
 
 use super::kernel::{self, UNITS};
-use crate::common::rows::cube_count;
+use crate::common::{rounding::Precision, rows::cube_count};
 
 fn empty(like: &CubeTensor, shape: [usize; 2], dtype: DType) -> CubeTensor {
     empty_device_dtype(like.client.clone(), like.device.clone(), Shape::from(shape), dtype)
@@ -38,6 +38,7 @@ pub(super) fn launch(
         group,
         width,
         bits,
+        Precision::of(dtype),
         types,
     );
     (words, scale, min)
@@ -57,6 +58,7 @@ pub(super) fn launch_fp8(x: CubeTensor, dtype: DType) -> (CubeTensor, CubeTensor
         x.into_tensor_arg(),
         words.clone().into_tensor_arg(),
         scale.clone().into_tensor_arg(),
+        Precision::of(dtype),
         types,
     );
     (words, scale)

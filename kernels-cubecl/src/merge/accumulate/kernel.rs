@@ -67,10 +67,9 @@ pub(super) fn sort<I: Int>(
                 let high = low + distance;
                 let falls = (low >> level) & 1 == 1;
                 let (a, b) = (sorted[low], sorted[high]);
-                if (a > b) != falls {
-                    sorted[low] = b;
-                    sorted[high] = a;
-                }
+                let (least, most) = (a.min(b), a.max(b));
+                sorted[low] = select(falls, most, least);
+                sorted[high] = select(falls, least, most);
             }
             sync_cube();
         }

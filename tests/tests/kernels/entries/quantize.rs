@@ -59,7 +59,8 @@ fn check(
             let low = x.iter().copied().fold(f64::INFINITY, f64::min);
             let high = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let measure = row * groups + place;
-            assert_eq!(f64::from(min[measure]), low, "{what}");
+            let held = f64::from(min[measure]);
+            assert_eq!(held, round(low, dtype), "{what}");
             let (step, exact) = (f64::from(scale[measure]), (high - low) / top);
             let off = (step - round(exact, dtype)).abs();
             assert!(off <= 1e-6 * exact, "{what}: {step}, expected {exact}");
@@ -67,7 +68,8 @@ fn check(
                 let at = place * group + number;
                 let level = packed[at / a_word] >> (at % a_word * usize::from(bits));
                 let level = f64::from(level & ((1u32 << bits) - 1));
-                let wanted = if step == 0.0 { 0.0 } else { ((x - low) / step).min(top) };
+                let step = if step == 0.0 { 1.0 } else { step };
+                let wanted = ((x - held) / step).clamp(0.0, top);
                 assert!((level - wanted).abs() < 0.5001, "{what}: {wanted} became {level}");
             }
         }
@@ -92,11 +94,17 @@ fn numbers_become_the_nearest_levels() {
                     if group < count && !group.is_multiple_of(32 / usize::from(bits)) {
                         continue;
                     }
-                    let what = format!("{case:?}, {bits} bits, {dtype:?}, {}", backend.name);
-                    for x_there in [&whole, &turned] {
-                        let input = QuantizeInput { x: x_there.clone(), group, bits, dtype };
-                        let found = answer(&backend, "quantize", |ops| ops.quantize(input));
-                        check(&x, case, bits, found, dtype, &what);
+                    // Scales and minima of f32 are held in every type.
+                    let of_all = |held: &DType| dtype == DType::F32 || *held == dtype;
+                    for held in backend.dtypes().into_iter().filter(of_all) {
+                        let name = &backend.name;
+                        let what = format!("{case:?}, {bits} bits, {dtype:?} in {held:?}, {name}");
+                        for x_there in [&whole, &turned] {
+                            let input =
+                                QuantizeInput { x: x_there.clone(), group, bits, dtype: held };
+                            let found = answer(&backend, "quantize", |ops| ops.quantize(input));
+                            check(&x, case, bits, found, held, &what);
+                        }
                     }
                 }
             }
