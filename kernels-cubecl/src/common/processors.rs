@@ -5,6 +5,10 @@ const UNSAID: usize = 16;
 
 /// Multiprocessors of the device.
 pub(crate) fn processors(client: &Client) -> usize {
-    let processors = client.properties().hardware.num_streaming_multiprocessors;
-    processors.map_or(UNSAID, |processors| processors as usize)
+    known_processors(client).unwrap_or(UNSAID)
+}
+
+/// Multiprocessors of the device, if it says how many it has: CUDA and ROCm do, wgpu does not.
+pub(crate) fn known_processors(client: &Client) -> Option<usize> {
+    client.properties().hardware.num_streaming_multiprocessors.map(|count| count as usize)
 }

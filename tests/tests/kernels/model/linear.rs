@@ -1,15 +1,18 @@
 //! One number and many, sizes that no tile divides, ranges that end inside a tile, every
 //! arrangement of planes.
 
-use briquette::ops::{LinearInput, OpError};
+use briquette::ops::{LinearInput, ModelOps, OpError, Reference};
+use briquette_kernels::{Kernels, MOST_LINEAR_ROWS, linear};
 #[cfg(cubecl_0_12)]
 use briquette_kernels::{LINEAR_SETTINGS, linear_by};
-use briquette_kernels::{MOST_LINEAR_ROWS, linear};
 use briquette_tests::{
     backends::{backends, host},
     inputs::Noise,
 };
-use burn::tensor::{DType, Device, Tensor};
+use burn::{
+    backend::DispatchDevice,
+    tensor::{DType, Device, Tensor},
+};
 
 use crate::common::{assert_products, f64s, noise_matrix, numbers, poison, turned, within};
 
@@ -191,6 +194,24 @@ fn zeros(device: &Device) -> LinearInput {
         x: Tensor::zeros([3, 5], (device, DType::F32)),
         weight: Tensor::zeros([5, 7], (device, DType::F32)),
         bias: None,
+    }
+}
+
+/// The kernel shares weights among multiprocessors, and a device may not say how many it has. The
+/// order of sums tells whose product it is.
+#[test]
+fn burn_multiplies_on_a_device_of_unknown_size() {
+    for backend in backends() {
+        let DispatchDevice::Cube(device) = backend.device.as_dispatch() else { continue };
+        let is_known =
+            device.client().properties().hardware.num_streaming_multiprocessors.is_some();
+        let case = Case { rows: 1, inputs: 4096, outputs: 72, bias: false };
+        let call = case.draw(DType::F32, &backend.device).call;
+        let [own, burn] = [linear(call.clone()), Reference.linear(call.clone())]
+            .map(|product| numbers(product.unwrap()));
+        assert_ne!(own, burn, "{}", backend.name);
+        let found = numbers(Kernels::default().linear(call).unwrap());
+        assert_eq!(found, if is_known { own } else { burn }, "{}", backend.name);
     }
 }
 
