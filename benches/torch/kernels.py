@@ -457,7 +457,7 @@ def linear(b):
     layers, hidden, inner = b.size(32, 2), b.size(4096, 64), b.size(14336, 128)
     sizes = {"qkv": (hidden, b.size(6144, 96)), "output": (hidden, hidden), "gate-up": (hidden, 2 * inner),
              "down": (inner, hidden), "head": (hidden, b.size(128256, 256))}
-    counts = [count for count in [1, 16, 32, 64, 256, 1024, 32768] if any(b.wants(f"linear/{count}/{name}") for name in [*sizes, "step"])]
+    counts = [count for count in [1, 8, 16, 32, 64, 256, 1024, 32768] if any(b.wants(f"linear/{count}/{name}") for name in [*sizes, "step"])]
     if not counts:
         return
     # As PyTorch's Linear holds them.

@@ -15,7 +15,7 @@ type Group = fn(&mut Bench) -> anyhow::Result<()>;
 
 /// Times every row that is wanted.
 pub fn run(bench: &mut Bench) {
-    let groups: [(&str, Group); 13] = [
+    let groups: [(&str, Group); 14] = [
         ("ceilings", ceilings::run),
         ("select", select::top_k::run),
         ("group", cluster::sort::run),
@@ -29,6 +29,7 @@ pub fn run(bench: &mut Bench) {
         ("lists", select::ragged::run),
         ("step", step::run),
         ("linear", model::linear::run),
+        ("quantized-linear", model::quantized_linear::run),
     ];
     for (name, group) in groups {
         // Inputs are made outside of what is guarded row by row.

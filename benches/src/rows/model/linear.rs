@@ -13,7 +13,7 @@ use crate::{
 
 /// Rows of a product, and the names of its matrices in the order of [`sizes`], then of all in turn;
 /// of a prompt those of a layer.
-const ROWS: [(usize, &[&str]); 7] = [
+const ROWS: [(usize, &[&str]); 8] = [
     (
         1,
         &[
@@ -23,6 +23,17 @@ const ROWS: [(usize, &[&str]); 7] = [
             "linear/1/down",
             "linear/1/head",
             "linear/1/step",
+        ],
+    ),
+    (
+        8,
+        &[
+            "linear/8/qkv",
+            "linear/8/output",
+            "linear/8/gate-up",
+            "linear/8/down",
+            "linear/8/head",
+            "linear/8/step",
         ],
     ),
     (

@@ -1,3 +1,4 @@
 //! The model around a cache.
 
 pub mod linear;
+pub(crate) mod quantized_linear;
