@@ -71,6 +71,17 @@ fn nothing_is_left_without_a_folder() {
     }
 }
 
+/// A single sample has no spread: its difference to the full cache stands alone.
+#[test]
+fn a_single_window_has_no_error() {
+    let sizes =
+        "perplexity --length 128 --tokens 8 --policies tova --budgets 48 --windows".split(' ');
+    let [one, two] =
+        ["1", "2"].map(|windows| stdout(&sizes.clone().chain([windows]).collect::<Vec<_>>()));
+    assert!(one.contains("+0.000") && !one.contains('±'), "{one}");
+    assert!(two.contains("+0.000 ± 0.000"), "{two}");
+}
+
 /// The rows of a command by policy and question, with a number of each.
 fn rows(command: &str, number: impl Fn(&Value) -> Vec<f64>) -> Vec<(String, Vec<f64>)> {
     let args: Vec<&str> = command.split_whitespace().chain(["--json", "-"]).collect();

@@ -48,8 +48,9 @@ impl Proportion {
 pub struct Mean {
     /// The mean; 0 of no number.
     pub mean: f64,
-    /// Its standard error, from the spread of the numbers; 0 of fewer than two.
-    pub error: f64,
+    /// Its standard error, from the spread of the numbers; `None` of fewer than two, which have no
+    /// spread.
+    pub error: Option<f64>,
     /// Numbers.
     pub count: usize,
 }
@@ -61,7 +62,7 @@ impl Mean {
         let n = count.max(1) as f64;
         let mean = numbers.iter().sum::<f64>() / n;
         let squares: f64 = numbers.iter().map(|number| (number - mean).powi(2)).sum();
-        let error = if count < 2 { 0.0 } else { (squares / (n - 1.0) / n).sqrt() };
+        let error = (count > 1).then(|| (squares / (n - 1.0) / n).sqrt());
         Self { mean, error, count }
     }
 }
@@ -98,7 +99,7 @@ impl Estimate {
     /// Of any numbers: Student's interval, from their spread. It takes two numbers.
     pub fn of(numbers: &[f64]) -> Self {
         let Mean { mean, error, count } = Mean::of(numbers);
-        let interval = (count > 1).then(|| {
+        let interval = error.map(|error| {
             let half = student(count - 1) * error;
             [mean - half, mean + half]
         });
@@ -205,9 +206,9 @@ mod tests {
     fn means_know_their_error() {
         let Mean { mean, error, count } = Mean::of(&[1.0, 2.0, 3.0, 6.0]);
         // The spread is √(14 / 3), the error half of it.
-        assert!(close(mean, 3.0) && close(error, 1.080_123) && count == 4);
-        assert_eq!(Mean::of(&[5.0]), Mean { mean: 5.0, error: 0.0, count: 1 });
-        assert_eq!(Mean::of(&[]), Mean { mean: 0.0, error: 0.0, count: 0 });
+        assert!(close(mean, 3.0) && close(error.unwrap(), 1.080_123) && count == 4);
+        assert_eq!(Mean::of(&[5.0]), Mean { mean: 5.0, error: None, count: 1 });
+        assert_eq!(Mean::of(&[]), Mean { mean: 0.0, error: None, count: 0 });
     }
 
     #[test]

@@ -133,7 +133,7 @@ fn scores(rows: &[&Row]) -> Option<Table> {
 fn texts(rows: &[&Row]) -> Option<Table> {
     let lines: Vec<Line<'_>> = rows.iter().map(|row| vec![*row]).collect();
     let over = |row: &Row| match row.over_full {
-        Some(over) => format!("{:+.3} ± {:.3}", over.mean, over.error),
+        Some(over) => table::difference(over, 3),
         None => "-".into(),
     };
     let columns = vec![

@@ -1,5 +1,6 @@
 //! The style of tables in a terminal.
 
+use briquette_eval::stats::Mean;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
 /// The fewest columns that a table is fitted into: narrower ones would have a letter a line.
@@ -35,6 +36,23 @@ pub fn right(text: impl ToString) -> Cell {
 /// A share in percent.
 pub fn share(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
+}
+
+/// A mean with its standard error, if it has one.
+pub(crate) fn with_error(mean: Mean, digits: usize) -> String {
+    beside_error(format!("{:.digits$}", mean.mean), mean, digits)
+}
+
+/// A mean that is a difference, likewise.
+pub(crate) fn difference(mean: Mean, digits: usize) -> String {
+    beside_error(format!("{:+.digits$}", mean.mean), mean, digits)
+}
+
+fn beside_error(number: String, Mean { error, .. }: Mean, digits: usize) -> String {
+    match error {
+        Some(error) => format!("{number} ± {error:.digits$}"),
+        None => number,
+    }
 }
 
 /// A number with the ends of its interval, if it has one.

@@ -74,13 +74,13 @@ impl TuneReport {
         for (place, one) in self.ranked.iter().enumerate() {
             let above = match place {
                 0 => "-".into(),
-                _ => format!("{:+.4} ± {:.4}", one.above_best.mean, one.above_best.error),
+                _ => table::difference(one.above_best, 4),
             };
             table.add_row([
                 table::left(&one.label),
                 table::right(&one.budget),
                 table::right(one.kl.count),
-                table::right(format!("{:.4} ± {:.4}", one.kl.mean, one.kl.error)),
+                table::right(table::with_error(one.kl, 4)),
                 table::right(above),
                 table::right(format!("{:.0} %", 100.0 * one.agreement)),
                 table::right(format!("{:.3}", one.output_error)),
@@ -125,12 +125,11 @@ impl TuneReport {
             Some(_) => format!("; {OVER}: above 1.05 times the target, not compared"),
             None => String::new(),
         };
-        format!(
-            "{}: {prompts}; {rounds}; ± is the standard error over {}s; seed {}{over}",
-            self.text,
-            self.noun(),
-            self.plan.seed
-        )
+        let error = match self.ranked.iter().any(|one| one.kl.error.is_some()) {
+            true => format!("; ± is the standard error over {}s", self.noun()),
+            false => String::new(),
+        };
+        format!("{}: {prompts}; {rounds}{error}; seed {}{over}", self.text, self.plan.seed)
     }
 
     /// Recommendation, and how sure it is: a sentence each. Empty if nothing holds the target.
@@ -142,13 +141,12 @@ impl TuneReport {
         };
         let mut lines = vec![format!(
             "Use {}{budget}: it holds {:.1} % of the full cache at the end of a prompt of {}{} tokens, and its next-token \
-             distributions are {:.4} ± {:.4} nats from those of the full cache.",
+             distributions are {} nats from those of the full cache.",
             best.label,
             100.0 * best.held,
             if self.asks { "up to " } else { "" },
             self.plan.prompt,
-            best.kl.mean,
-            best.kl.error
+            table::with_error(best.kl, 4)
         )];
         let finalists: Vec<&Ranked> =
             others.iter().filter(|other| other.round == best.round).collect();
@@ -168,16 +166,18 @@ impl TuneReport {
             return format!("One {} does not say how sure this is.", self.noun());
         }
         let Some(next) = finalists.first() else { return "Nothing else holds the target.".into() };
-        let told_apart = |Mean { mean, error, .. }: Mean| mean > ERRORS * error;
+        let told_apart =
+            |Mean { mean, error, .. }: Mean| error.is_some_and(|error| mean > ERRORS * error);
         let equals: Vec<String> = finalists
             .iter()
             .filter(|other| !told_apart(other.above_best))
             .map(|other| other.label.clone())
             .collect();
-        let Mean { mean, error, count } = next.above_best;
         let further = format!(
-            "The next, {}, is {mean:.4} ± {error:.4} nats further in the same {count} {}s",
+            "The next, {}, is {} nats further in the same {} {}s",
             next.label,
+            table::with_error(next.above_best, 4),
+            next.above_best.count,
             self.noun()
         );
         if equals.is_empty() {
@@ -272,8 +272,11 @@ mod tests {
         assert!(unsure[1].contains("by 2 standard errors: near."), "{unsure:?}");
         assert_eq!(report(vec![first(), early]).verdict()[1], "Nothing else holds the target.");
         assert!(report(Vec::new()).verdict().is_empty());
-        let once = report(vec![ranked("first", 1, &[0.1], &[0.1])]).verdict();
-        assert!(once[1].starts_with("One window"), "{once:?}");
+        // A single window has no error.
+        let once = report(vec![ranked("first", 1, &[0.1], &[0.1])]);
+        assert!(once.verdict()[1].starts_with("One window"), "{:?}", once.verdict());
+        let said = [once.comment(), once.table(None)].concat();
+        assert!(said.contains("0.1000") && !said.contains('±'), "{said}");
     }
 
     #[test]
