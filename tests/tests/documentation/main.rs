@@ -3,6 +3,7 @@
 mod book;
 mod first_build;
 mod leaderboard;
+mod readme;
 mod sentences;
 mod width;
 
