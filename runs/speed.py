@@ -1,6 +1,6 @@
 """Prompts a second of each method in a run of two seeds: of the first, which compiles, and of the second.
 
-    python runs/speed.py out/speed/results.jsonl docs/src/results/speed
+    python runs/speed.py out/speed/results.jsonl out/speed/table
 
 Seconds are those of the prompt, which a batch shares out among its rows, and of all decoded tokens of the longest answer of the
 batch. *Longest* is the longest answer of the second seed in tokens: steps end with it.
