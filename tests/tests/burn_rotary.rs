@@ -1,8 +1,8 @@
 //! Burn's own rotary encoding as the encoding of a cache, on every device of the build.
 
 use briquette::{
-    Budget, CacheShape, Error, KvCache, Policy,
-    position::{PositionEncoding, RotaryEmbedding},
+    Budget, CacheShape, Error, KvCache, Policy, Prompt,
+    position::{PositionEncoding, RotaryEmbedding, Rotated},
 };
 use briquette_tests::{
     backends::{backends, host},
@@ -117,6 +117,43 @@ fn policies_encode_by_it() {
                     [&cache, &other].map(|cache| cache.kept_positions(layer).unwrap());
                 assert_eq!(found, expected, "{name}, {}", backend.name);
             }
+        }
+    }
+}
+
+/// A model that rotates all rows of a padded batch from one start counts columns: what is kept and
+/// read is what the cache makes of positions of each row.
+#[test]
+fn rows_rotated_from_one_start_count_columns() {
+    let device = host();
+    let rope = rope(POSITIONS, &device);
+    let budget = Budget::Tokens(16);
+    let snapkv = Policy::snapkv(budget).with_window(4);
+    for policy in [Policy::full(), snapkv, Policy::h2o(budget), Policy::tova(budget)] {
+        let name = policy.name();
+        let new = || KvCache::new(SHAPE, policy.clone(), &device).unwrap();
+        let (mut rotated, mut cache) = (new(), new());
+        for cache in [&mut rotated, &mut cache] {
+            cache.begin_prompt(Prompt::new(30).left_padding(vec![12, 0])).unwrap();
+        }
+        let (mut noise, mut columns) = (Noise::new(4), 0);
+        for new in [30].into_iter().chain([1; 6]) {
+            for layer in 0..SHAPE.layers {
+                let [q, k, v] = [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads]
+                    .map(|heads| noise.tensor([2, heads, new, SHAPE.head_dim], &device));
+                let [turned, key] = [&q, &k].map(|x| rope.apply(x.clone(), columns));
+                let found = rotated.attend(layer, turned, key, v.clone(), &Rotated).unwrap();
+                let expected = cache.attend(layer, q, k, v, &rope).unwrap();
+                let apart = (found - expected).abs().max().try_into_scalar::<f32>().unwrap();
+                assert!(apart < 1e-4, "{name}: {apart} apart");
+            }
+            columns += new;
+        }
+        assert_eq!(rotated.tokens_seen(), [24, 36]);
+        for layer in 0..SHAPE.layers {
+            let [found, expected] =
+                [&rotated, &cache].map(|cache| cache.kept_positions(layer).unwrap());
+            assert_eq!(found, expected, "{name}");
         }
     }
 }

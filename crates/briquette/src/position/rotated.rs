@@ -27,7 +27,8 @@ use super::PositionEncoding;
 ///
 /// The next token of a row stands at [`tokens_seen`](crate::KvCache::tokens_seen), whatever has
 /// been evicted since: padding does not count. A model may count from elsewhere, as long as it does
-/// so for all tokens of a row.
+/// so for all tokens of a row: one that rotates the rows of a padded batch from one start counts
+/// columns, padding included.
 ///
 /// A policy that needs queries or keys before their rotation is refused with
 /// [`Error::RotatedKeys`](crate::Error::RotatedKeys) in its first call;
