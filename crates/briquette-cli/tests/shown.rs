@@ -97,6 +97,40 @@ fn shells_and_manual_know_every_command() {
     }
 }
 
+/// The options that a command cannot do without, by its usage.
+fn required(command: &str) -> Vec<String> {
+    let help = stdout(None, &[command, "--help"]);
+    let usage = help.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap();
+    usage.split(' ').filter(|word| word.starts_with("--")).map(str::to_owned).collect()
+}
+
+/// The page on evaluation names the options that its commands need, and no others as such.
+#[test]
+fn the_book_says_what_each_command_needs() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/evaluate.md");
+    let page = fs::read_to_string(page).unwrap();
+    let rows = page
+        .lines()
+        .filter(|line| line.contains("| [`briquette ") || line.contains("| `briquette "));
+    let mut seen = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let [_, commands, needs] = cells[..] else { panic!("{row}") };
+        let quoted = |cell: &str| -> Vec<String> {
+            cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+        };
+        let mut expected = Vec::new();
+        for command in quoted(commands) {
+            expected.extend(required(command.split(' ').nth(1).unwrap()));
+            seen += 1;
+        }
+        let named: Vec<String> =
+            quoted(needs).into_iter().filter(|name| name.starts_with("--")).collect();
+        assert_eq!(named, expected, "{row}");
+    }
+    assert!(seen > 8, "{seen} commands");
+}
+
 #[test]
 fn an_error_names_the_option_that_helps() {
     let generate = ["generate", "--prompt", "It", "--max-new-tokens", "1"];
