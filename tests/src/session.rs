@@ -13,7 +13,8 @@ use crate::inputs::{Levels, Pattern, Tokens, draw};
 use crate::policy::{policy, profile};
 use crate::reference::score::critical::projection;
 use crate::reference::{
-    Allocate, Encoding, Head, Heads, Margin, ModelCache, Precision, Reduce, Score, Settings,
+    Allocate, Encoding, Head, Heads, Margin, ModelCache, Precision, Prefill, Reduce, Score,
+    Settings,
 };
 
 /// Positions that the encodings of sessions hold.
@@ -300,7 +301,12 @@ impl Session {
             DType::BF16 => Precision::Bf16,
             _ => Precision::F32,
         };
-        let mut cache = ModelCache::new(self.settings.clone(), precision);
+        let mut settings = self.settings.clone();
+        if settings.method.allocate == Allocate::All {
+            // It takes no budget, so that its schedule is that of the full cache.
+            (settings.prefill, settings.decode_every) = (Prefill::Never, None);
+        }
+        let mut cache = ModelCache::new(settings, precision);
         let mut calls = vec![Vec::new(); layers.len()];
         let mut seen = 0;
         for turn in &self.turns {

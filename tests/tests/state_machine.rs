@@ -52,7 +52,8 @@ struct Plain {
 
 impl Plain {
     fn begin(&mut self, columns: usize, padding: [usize; ROWS]) -> bool {
-        let fits = self.prompt.is_none() && columns > 0 && padding.iter().all(|&p| p < columns);
+        let is_free = self.prompt.is_none_or(|(_, _, arrived)| arrived == 0);
+        let fits = is_free && columns > 0 && padding.iter().all(|&p| p < columns);
         if fits {
             self.prompt = Some((columns, padding, 0));
         }

@@ -282,14 +282,14 @@ fn devices_pipes_and_what_links_lead_to_are_no_outputs() {
     let dir = place();
     done(dir.path(), "run run.toml --out ro --no-report");
     let at = |name: &str| dir.path().join(name);
-    assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
-    let _socket = UnixListener::bind(at("socket")).unwrap();
-    symlink("pipe", at("link")).unwrap();
-    let mut names = vec!["pipe", "socket", "link"];
+    assert!(Command::new("mkfifo").arg(at("pipe.toml")).status().unwrap().success());
+    let _socket = UnixListener::bind(at("socket.toml")).unwrap();
+    symlink("pipe.toml", at("link.toml")).unwrap();
+    let mut names = vec!["pipe.toml", "socket.toml", "link.toml"];
     // Root alone may make one.
-    let null = Command::new("mknod").arg(at("null")).args(["c", "1", "3"]).output();
+    let null = Command::new("mknod").arg(at("null.toml")).args(["c", "1", "3"]).output();
     if null.is_ok_and(|made| made.status.success()) {
-        names.push("null");
+        names.push("null.toml");
     }
     let kind = |name: &str| fs::symlink_metadata(at(name)).unwrap().file_type();
     let before: Vec<_> = names.iter().map(|name| kind(name)).collect();
@@ -314,20 +314,25 @@ fn devices_pipes_and_what_links_lead_to_are_no_outputs() {
         }
     }
     assert!(names.iter().map(|name| kind(name)).eq(before));
-    assert!(kind("pipe").is_fifo() && kind("socket").is_socket() && kind("link").is_symlink());
+    assert!(
+        kind("pipe.toml").is_fifo()
+            && kind("socket.toml").is_socket()
+            && kind("link.toml").is_symlink()
+    );
     // Files that a folder of results has anyway.
     for name in ["ro/run.toml", "ro/plan.jsonl", "ro/report.html", "ro/report"] {
         let _ = fs::remove_file(at(name));
-        symlink("../pipe", at(name)).unwrap();
+        symlink("../pipe.toml", at(name)).unwrap();
         let said = briquette(dir.path(), "run run.toml --out ro --force");
         let said = String::from_utf8_lossy(&said.stderr);
         assert!(said.contains(name) && said.contains("no"), "{name}: {said}");
-        assert!(kind("pipe").is_fifo() && kind(name).is_symlink(), "{name}");
+        assert!(kind("pipe.toml").is_fifo() && kind(name).is_symlink(), "{name}");
         fs::remove_file(at(name)).unwrap();
     }
 }
 
-/// What leads to stdout is written there, also where stdout is a file that has no name any more.
+/// Links that lead to stdout are written there, also where stdout is a file that has no name any
+/// more.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_link_to_stdout_is_stdout() {

@@ -60,7 +60,7 @@ fn needles_are_asked_for_in_any_form() {
     assert!(error.contains("no/such.toml"), "{error}");
     let half = file(dir.path(), "half.toml", "introduction = \"\"\n");
     let error = refused(&[&small[..], &["--form", text(&half)]].concat());
-    assert!(error.contains("half.toml") && error.contains("missing field"), "{error}");
+    assert!(error.contains("half.toml") && error.contains("there is no `needle`"), "{error}");
     let error = refused(&[&small[..], &["--chat"]].concat());
     assert!(error.contains("no chat template"), "{error}");
 }
@@ -229,7 +229,7 @@ fn a_task_that_cannot_be_asked_is_refused_with_its_reason() {
     };
     assert!(dry("metric = \"qa-f1\"").status.success());
     for (task, reason) in [
-        ("", "missing field `metric`"),
+        ("", "`tasks.questions[0]` has no `metric`"),
         ("metric = \"blue\"", "`blue`"),
         ("metric = \"qa-f1\"\nanswers = \"answer\"", "no `answer`; there are answers, context"),
         ("metric = \"qa-f1\"\ncontext = \"{text}\"", "no `text`"),

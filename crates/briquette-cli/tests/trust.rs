@@ -325,6 +325,9 @@ fn foreign_files_are_left_as_they_are() {
     let dir = tempfile::tempdir().unwrap();
     let line = "the only copy of something\n";
     for (args, _) in commands(dir.path()) {
+        if args.iter().any(|arg| arg == "--help") {
+            continue;
+        }
         let file = match args[0].as_str() {
             "needle" => dir.path().join("needle/results.jsonl"),
             "perplexity" => dir.path().join("nats/results.jsonl"),
@@ -606,7 +609,7 @@ fn nothing_in_a_run_file_steers_the_terminal() {
     };
     seeds(",\"x\"");
     let error = refused(&["run", text(&file), "--dry-run"]);
-    assert!(error.len() < 1000 && error.contains("99999,\"x\""), "{}", &error[..1000]);
+    assert!(error.len() < 1000 && error.contains("`seeds` holds \"x\""), "{error:.1000}");
     // So many are no reason to read a text so many times, or to wait.
     let start = Instant::now();
     seeds("");
@@ -654,7 +657,7 @@ fn what_is_no_regular_file_is_not_read() {
         }
         for args in [
             &["run", path][..],
-            &["merge", path],
+            &["merge", path, "--out", "merged"],
             &["score", path, "--metric", "rouge1"],
             &["generate", "--file", path],
             &["perplexity", "--text", path],

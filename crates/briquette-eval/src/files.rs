@@ -135,8 +135,8 @@ fn or_here(dir: &Path) -> PathBuf {
     if dir.as_os_str().is_empty() { ".".into() } else { dir.into() }
 }
 
-/// A path, or a part of one, as text for results: bytes that are not UTF-8 are written as `\xff`, so
-/// that two names stay two.
+/// A path, or a part of one, as text for results: bytes that are not UTF-8 are written as `\xff`,
+/// so that two names stay two.
 pub fn name(name: impl AsRef<OsStr>) -> String {
     let shown = |chunk: Utf8Chunk<'_>| {
         [chunk.valid(), &chunk.invalid().escape_ascii().to_string()].concat()

@@ -40,8 +40,8 @@ pub fn cache(model: &Model, fingerprint: &str, policy: Policy) -> Result<KvCache
     Ok(KvCache::with_config(model.cache_shape(), policy, config, &model.device())?)
 }
 
-/// What tells the numbers of a model from those of others, beside its type, which a prefix holds
-/// anyway: its files, and the bits that its weights were quantized to.
+/// Identity of the numbers of a model, beside its type, which a prefix holds anyway: its files, and
+/// the bits that its weights were quantized to.
 pub fn identity(model: &Model, fingerprint: &str) -> String {
     match model.quantized_to() {
         None => fingerprint.to_owned(),

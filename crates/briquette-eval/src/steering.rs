@@ -8,8 +8,7 @@ pub fn steers(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// What is wrong with the name of something in results: it is empty, or holds a character that
-/// [`steers`].
+/// Returns the fault of a name in results: it is empty, or holds a character that [`steers`].
 pub(crate) fn fault(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("it is empty".into());

@@ -416,7 +416,7 @@ fn missing_and_unknown_things_are_named() {
         other => panic!("{other:?}"),
     }
     let absent = Model::load(fixture("none.gguf"), &device(), DType::F32).unwrap_err();
-    assert!(matches!(absent, Error::Read { .. }), "{absent}");
+    assert!(matches!(absent, Error::NoSuchModel { .. }), "{absent}");
     // This one has no weights.
     let bare = Model::load(fixture("vocabulary.gguf"), &device(), DType::F32).unwrap_err();
     assert!(bare.to_string().contains("token_embd.weight"), "{bare}");

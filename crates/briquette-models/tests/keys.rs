@@ -19,7 +19,7 @@ struct Golden {
     checkpoints: std::collections::BTreeMap<String, Vec<[usize; 2]>>,
 }
 
-/// What is changed in a checkpoint.
+/// Change of a checkpoint.
 #[derive(Deserialize)]
 struct Change {
     case: String,
@@ -31,7 +31,7 @@ struct Change {
     head: Option<String>,
 }
 
-/// What `transformers` makes of it.
+/// Result of `transformers`.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Outcome {

@@ -156,7 +156,7 @@ fn weights_that_are_no_numbers_are_told_of() {
     assert!(text.contains("at layer 1") && text.contains("weights are damaged"), "{text}");
 }
 
-/// What stands in a clone for a file that Git LFS has not fetched.
+/// Text that stands in a clone for a file that Git LFS has not fetched.
 const POINTER: &str =
     "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13478104\n";
 
@@ -350,7 +350,7 @@ fn an_index_must_agree_with_its_shards() {
 #[test]
 fn an_incomplete_folder_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(matches!(load(dir.path()), Err(Error::Read { .. })));
+    assert!(matches!(load(dir.path()), Err(Error::NoModel { .. })));
     fs::write(dir.path().join("config.json"), Tiny::new().config.to_string()).unwrap();
     assert!(matches!(load(dir.path()), Err(Error::NoWeights { .. })));
 }

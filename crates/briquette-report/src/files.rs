@@ -29,8 +29,8 @@ pub(super) fn write_json(path: &Path, result: &impl Serialize) -> Result<()> {
     files::write(path, text + "\n")
 }
 
-/// A text in a cell, which a spreadsheet takes for a formula where it begins with `=`, `+`, `-`, `@`
-/// or a tab: such a text stands behind `'`. A dash alone is none.
+/// A text in a cell, which a spreadsheet takes for a formula where it begins with `=`, `+`, `-`,
+/// `@` or a tab: such a text stands behind `'`. A dash alone is none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Text<'a>(pub(super) &'a str);
 

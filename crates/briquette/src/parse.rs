@@ -158,13 +158,6 @@ fn words(message: &str, path: &[Step], value: &Value) -> String {
     if let Some((found, expected)) =
         message.strip_prefix("invalid type: ").and_then(|rest| rest.split_once(", expected "))
     {
-        let (is, what) = match value {
-            Value::String(text) => (format!("\"{}\"", cut(text)), " (a text)"),
-            Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => (value.to_string(), ""),
-            Value::Array(_) => ("a list".to_owned(), ""),
-            Value::Table(_) => ("a table".to_owned(), ""),
-            Value::Datetime(_) => (found.to_owned(), ""),
-        };
         let expected = match expected {
             "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" | "isize" => "a whole number",
             "f32" | "f64" => "a number",
@@ -172,6 +165,17 @@ fn words(message: &str, path: &[Step], value: &Value) -> String {
             "a string" => "a text",
             "a sequence" => "a list",
             other => other,
+        };
+        if let (Value::Array(_), false) = (value, found == "sequence") {
+            let found = found.strip_prefix("string ").unwrap_or(found);
+            return format!("`{name}` holds {}, but each must be {expected}", cut(found));
+        }
+        let (is, what) = match value {
+            Value::String(text) => (format!("\"{}\"", cut(text)), " (a text)"),
+            Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => (value.to_string(), ""),
+            Value::Array(_) => ("a list".to_owned(), ""),
+            Value::Table(_) => ("a table".to_owned(), ""),
+            Value::Datetime(_) => (found.to_owned(), ""),
         };
         return format!("`{name}` is {is}{what}, but must be {expected}");
     }

@@ -92,8 +92,9 @@ fn phrases() -> Vec<String> {
     ]
 }
 
-/// The text of the README that tests of their own do not read: without code, the tables, the targets
-/// of links, and lines joined. A row of the methods keeps what is said of it, without its paper.
+/// The text of the README that tests of their own do not read: without code, the tables, the
+/// targets of links, and lines joined. A row of the methods keeps what is said of it, without its
+/// paper.
 fn prose() -> String {
     let readme = read("README.md");
     let mut prose = String::new();

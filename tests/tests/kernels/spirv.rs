@@ -1,9 +1,7 @@
-//! What CubeCL 0.11 translates to WGSL and not to SPIR-V: the comparison of two booleans, and nothing
-//! else. A kernel of these tests that has one does not compile here, on any device, as it would not
-//! on Vulkan.
-//!
-//! Kernels are not translated to SPIR-V for that. They are known only to the server of a device,
-//! which CubeCL opens itself, and software Vulkan crashes on what CubeCL makes for it.
+//! The comparison of two booleans, which is all that CubeCL 0.11 translates to WGSL and not to
+//! SPIR-V. A kernel of these tests that has one does not compile here, on any device, as it would
+//! not on Vulkan. Kernels are not translated to SPIR-V for that. They are known only to the server
+//! of a device, which CubeCL opens itself, and software Vulkan crashes on what CubeCL makes for it.
 
 use above_along_one::AboveAlongOne;
 use burn::backend::DispatchDevice;

@@ -1,5 +1,5 @@
-//! Products with quantized weights: those of gate and up of Llama 3 8B. One row more than the kernel
-//! takes shows what weights cost that are expanded for every product.
+//! Products with quantized weights: those of gate and up of Llama 3 8B. One row more than the
+//! kernel takes shows what weights cost that are expanded for every product.
 
 use anyhow::Result;
 use briquette::ops::{

@@ -121,6 +121,11 @@ impl ModelArgs {
         self.model.is_some()
     }
 
+    /// The folder of the model, which need not be there.
+    pub(crate) fn dir_or_embedded(&self) -> Result<PathBuf> {
+        self.model.clone().map_or_else(|| self.dir(), Ok)
+    }
+
     /// The name of the device.
     pub(crate) fn device(&self) -> Option<&str> {
         self.device.as_deref()

@@ -72,6 +72,8 @@ impl OneTask<'_> {
             self.refuse_old_journal(out)?;
             gate.report(out, None)?;
         }
+        // Behind the errors of policies and outputs.
+        model.dir()?;
         let other_weights = model.other_weights();
         let spinner = progress::spinner("making samples");
         let plan = Plan::new(&file, other_weights)?;
@@ -96,7 +98,7 @@ impl OneTask<'_> {
     fn file(&self) -> Result<RunFile> {
         let CommonArgs { model: named, profile, .. } = self.common;
         let mut model = json!({
-            "dir": absolute(&named.dir()?)?,
+            "dir": absolute(&named.dir_or_embedded()?)?,
             "dtype": named.dtype(),
         });
         if let Some(bits) = named.quantize() {

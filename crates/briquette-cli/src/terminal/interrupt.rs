@@ -1,5 +1,5 @@
-//! Ctrl-C, and what asks a process to end: work stops between chunks and tokens, and while files are
-//! read, so that journals end with whole lines.
+//! Ctrl-C, and what asks a process to end: work stops between chunks and tokens, and while files
+//! are read, so that journals end with whole lines.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 

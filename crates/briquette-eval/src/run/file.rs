@@ -119,7 +119,9 @@ impl RunFile {
     /// Refuses names that no page could show.
     fn check_names(&self, fail: &impl Fn(String) -> Error) -> Result<()> {
         let models = self.models.iter().map(|model| ("a model", model.label()));
-        let policies = self.policies.iter().map(|policy| ("a policy", policy.label()));
+        // One without an origin has a reason of its own.
+        let policies = self.policies.iter().filter(|policy| policy.has_origin());
+        let policies = policies.map(|policy| ("a policy", policy.label()));
         let tasks = self.planned().into_iter().map(|task| ("a task", task.label));
         let run = ("the run", self.name.clone());
         for (what, name) in iter::once(run).chain(models).chain(policies).chain(tasks) {

@@ -102,6 +102,11 @@ impl PolicySpec {
         }
     }
 
+    /// Whether it says what the policy is.
+    pub(super) fn has_origin(&self) -> bool {
+        self.name.is_some() || self.file.is_some() || self.prefix.is_some()
+    }
+
     /// Label in results: its own, or as it is written on the command line, `snapkv:kernel=15`.
     pub fn label(&self) -> String {
         if let Some(label) = &self.label {

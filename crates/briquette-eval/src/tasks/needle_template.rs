@@ -205,7 +205,7 @@ mod tests {
         assert_eq!((question.as_str(), answer.as_str()), ("\noak?\n", "123"));
         assert_eq!(form.needle("{number}", "7"), " {number} is 7.");
         for (text, reason) in [
-            ("", "missing field"),
+            ("", "there is no `introduction`"),
             (&format!("{whole}question = \"?\"\n"), "`question` names {word}"),
             (&format!("{whole}question = \"{{word}}\"\nanswer = \"{{number}}.\"\n"), "ends with"),
             (&format!("{whole}question = \"{{word}}\"\nanswers = \"\"\n"), "unknown field"),

@@ -57,7 +57,10 @@ impl RopeConfig {
         if !(theta.is_finite() && theta > 0.0) {
             return Err(invalid("rope_theta", theta, "a positive number"));
         }
-        let partial = one("partial_rotary_factor", keys.partial, parameters.partial_rotary_factor)?;
+        let inner = parameters.partial_rotary_factor;
+        // `transformers` writes 1 beside parameters that say otherwise.
+        let beside = keys.partial.filter(|partial| *partial != 1.0 || inner.is_none());
+        let partial = one("partial_rotary_factor", beside, inner)?;
         let partial_rotary_factor = partial.unwrap_or(1.0);
         if !(partial_rotary_factor > 0.0 && partial_rotary_factor <= 1.0) {
             let must_be = "above 0 and at most 1";
