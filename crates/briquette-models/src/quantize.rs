@@ -15,7 +15,7 @@ impl Model {
     /// 16-bit weights.
     ///
     /// # Errors
-    /// [`Error::Cache`] for weights that are not finite.
+    /// [`Error::Cache`](crate::Error::Cache) for weights that are not finite.
     pub fn quantize_weights(mut self, bits: WeightBits) -> Result<Self> {
         let device = self.device();
         for (path, projection) in self.projections() {

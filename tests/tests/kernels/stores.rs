@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, KvCache, Policy,
+    Budget, CacheConfig, CacheShape, KvCache,
     ops::{
         AttentionOps, ClusterOps, DecodeInput, DecodeOutput, EntryOps, Fallback, MergeOps,
         ModelOps, Ops, Result, SelectOps,
@@ -15,7 +15,7 @@ use briquette::{
     position::RotaryEmbedding,
 };
 use briquette_kernels::Kernels;
-use briquette_tests::{backends::host, inputs::Noise, session::tolerance};
+use briquette_tests::{backends::host, inputs::Noise, named, session::tolerance};
 use burn::tensor::{DType, Device};
 
 use crate::common::{binds_too_few, close, kernel_backends, numbers};
@@ -55,7 +55,7 @@ const STEPS: usize = 3;
 /// device.
 fn decode(method: &str, config: CacheConfig, device: &Device) -> Vec<f32> {
     let rope = RotaryEmbedding::new(SHAPE.head_dim, 512, 10_000.0, device).unwrap();
-    let policy = Policy::named(method, Budget::Tokens(96)).unwrap();
+    let policy = named(method, Budget::Tokens(96));
     let mut cache = KvCache::with_config(SHAPE, policy, config, device).unwrap();
     let mut noise = Noise::new(3);
     let mut outputs = Vec::new();

@@ -18,7 +18,7 @@ pub trait ModelOps: Debug + Send + Sync {
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
     fn linear(&self, input: LinearInput) -> Result<Tensor<2>> {
-        Ok(linear::linear(input))
+        linear::linear(input)
     }
 
     /// Whether [`linear`](Self::linear) is faster with these weights, `[inputs, outputs]`, if they
