@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// Reason why a command refuses a file it is to write.
+/// Reason why a command refuses what it is given, or a file it is to write.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// A file that cannot be read or written, or the results of another command.
@@ -23,6 +23,12 @@ pub(crate) enum Error {
          link to it"
     )]
     PathNotText { path: PathBuf },
+    /// An option that names a field of predictions, where the answers of a run are scored.
+    #[error("{option} is for files of predictions: answers of a run stand in its results")]
+    OptionOfPredictions { option: &'static str },
+    /// An option of results, where predictions are scored.
+    #[error("{option} is for the answers of a run: scores of predictions go to --json")]
+    OptionOfARun { option: &'static str },
     /// Results in the form of an older version.
     #[error(
         "{path} holds results of an older version of briquette, which this one does not continue: name another folder \

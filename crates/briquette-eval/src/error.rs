@@ -129,6 +129,33 @@ pub enum Error {
         /// The names of all metrics.
         known: Vec<&'static str>,
     },
+    /// A metric that reads classes, for answers without any.
+    #[error(
+        "`{metric}` reads classes, the labels to choose from or the false answers, and there are none"
+    )]
+    NoClasses {
+        /// The metric.
+        metric: &'static str,
+    },
+    /// Answers of a run that were kept without classes, and a metric that reads them.
+    #[error(
+        "{path}: `{metric}` reads classes, and the answers to `{task}` are kept without any; if the task has them, name \
+         the metric in the run file and run it again, which asks nothing"
+    )]
+    KeptWithoutClasses {
+        /// The results.
+        path: PathBuf,
+        /// The label of the task.
+        task: String,
+        /// The metric.
+        metric: &'static str,
+    },
+    /// Results without an answer that could be scored.
+    #[error("{path} holds no answers: its tasks ask nothing, or nothing is answered yet")]
+    NoAnswers {
+        /// The results, or their folder.
+        path: PathBuf,
+    },
     /// A text without room for the windows asked for.
     #[error("{text} has {tokens} tokens; {windows} windows need {needed}")]
     TextTooShort {
@@ -356,6 +383,17 @@ pub enum Error {
         path: PathBuf,
         /// The policy or the task.
         what: String,
+    },
+    /// Results that are not this shard's, whose answers were scored by other metrics.
+    #[error(
+        "{path} holds answers to `{task}` that were scored by other metrics than the run file names: run without --shard \
+         first, which scores them anew and asks nothing, or leave `metric` as it was"
+    )]
+    ScoredOtherwise {
+        /// The results.
+        path: PathBuf,
+        /// The label of the task.
+        task: String,
     },
     /// Shards of a run where the whole run was wanted.
     #[error(

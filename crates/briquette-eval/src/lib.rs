@@ -7,7 +7,7 @@
 //!   ask;
 //! - [`mask`] silences heads, to see which of them retrieve;
 //! - [`fidelity`] measures how far a model on a compressed cache is from itself on the full one;
-//! - [`metrics`] score answers, and [`score`] those that were given elsewhere;
+//! - [`metrics`] score answers, and [`score`] those that were given elsewhere or before;
 //! - [`record`] is what a run finds, a line a sample;
 //! - [`run`] puts models, policies and tasks of a run file through all of it;
 //! - [`journal`] keeps results as they come;
@@ -44,6 +44,8 @@ pub mod stats;
 pub mod steering;
 pub mod tasks;
 pub mod tune;
+mod wall_time;
 pub mod warnings;
 
 pub use error::{Error, Result};
+pub use wall_time::wall_seconds;

@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 
 pub use crate::cache_bytes::CacheBytes;
-use crate::{metrics::Metric, tasks::Question};
+use crate::{
+    Error, Result,
+    metrics::{Metric, Metrics},
+    tasks::{Question, Turn},
+};
 
 /// The result of one policy on one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,12 +20,26 @@ pub struct Record {
     /// The result.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Wall-clock seconds it took.
+    /// Seconds it takes by itself: of a batch the sample's part; of a prefill that policies shared
+    /// what was common to all, and the policy's own.
     pub seconds: f64,
+    /// When the batch and the prefill it was measured in began, in seconds since the beginning of
+    /// 1970, UTC; `None` where nothing was run, and in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_seconds: Option<f64>,
     /// When it ended, in seconds since the beginning of 1970, UTC; `None` where nothing was run,
     /// and in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_seconds: Option<f64>,
+}
+
+impl Record {
+    /// When its measurement began and ended, as [`wall_seconds`](crate::wall_seconds) takes it;
+    /// `None` where it does not say when it ended. One that says no more than that took its seconds.
+    pub fn span(&self) -> Option<[f64; 2]> {
+        let end = self.ended_seconds?;
+        Some([self.began_seconds.unwrap_or(end - self.seconds), end])
+    }
 }
 
 /// A unit of a run: what is lost when it is killed, and what a resumed run skips.
@@ -63,8 +81,8 @@ pub enum Outcome {
         answers: Vec<Answer>,
         /// The cache after the last.
         cache: CacheBytes,
-        /// Seconds from the start of the context to the first token of the first answer; `None`
-        /// where policies shared the prefill, of whose seconds no part is one policy's.
+        /// Seconds from the start of the context to the first token of the first answer; `None` in
+        /// results of older versions where policies shared the prefill.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prefill_seconds: Option<f64>,
         /// Seconds of all decode steps, and how many they were.
@@ -135,13 +153,72 @@ pub struct Answer {
     pub said: String,
     /// Right answers.
     pub references: Vec<String>,
-    /// How it is scored.
+    /// The labels to choose from, or the false answers, for metrics that read them; none in results
+    /// of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<String>,
+    /// The metric of the score.
     pub metric: Metric,
-    /// The score, in 0..=1.
+    /// The score, within the metric's range.
     pub score: f64,
+    /// The scores by other metrics.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub beside: BTreeMap<Metric, f64>,
     /// The share of right tokens, each at its place, where there is one right answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub right_tokens: Option<f64>,
+}
+
+impl Answer {
+    /// The answer to a turn, with its scores.
+    ///
+    /// # Errors
+    /// As [`scored_by`](Self::scored_by).
+    pub fn new(said: String, turn: &Turn) -> Result<Self> {
+        let Turn { references, classes, metrics, .. } = turn;
+        let answer = Self {
+            said,
+            references: references.clone(),
+            classes: classes.clone(),
+            metric: metrics.first(),
+            score: 0.0,
+            beside: BTreeMap::new(),
+            right_tokens: None,
+        };
+        answer.scored_by(metrics)
+    }
+
+    /// The same answer with its scores by these metrics.
+    ///
+    /// # Errors
+    /// [`Error::NoClasses`] for a metric that reads classes where there are none, and
+    /// [`Error::Setting`] for one that gives no number.
+    pub fn scored_by(self, metrics: &Metrics) -> Result<Self> {
+        if let Some(metric) = metrics.without_classes(&self.classes) {
+            return Err(Error::NoClasses { metric: metric.name() });
+        }
+        let score = |metric: Metric| {
+            let score = metric.score(&self.said, &self.references, &self.classes);
+            if score.is_finite() {
+                return Ok(score);
+            }
+            let reason = format!("`{}` gives no number for {:?}", metric.name(), self.said);
+            Err(Error::Setting { name: "metric", reason })
+        };
+        let beside = metrics.beside().map(|metric| Ok((metric, score(metric)?)));
+        let (first, beside) = (score(metrics.first())?, beside.collect::<Result<_>>()?);
+        Ok(Self { metric: metrics.first(), score: first, beside, ..self })
+    }
+
+    /// The lowest score that its metric gives.
+    pub fn lowest(&self) -> f64 {
+        *self.metric.range().start()
+    }
+
+    /// The metrics it was scored by.
+    pub fn metrics(&self) -> Metrics {
+        Metrics::with(self.metric, self.beside.keys().copied())
+    }
 }
 
 /// Tokens of a prompt that a cache kept.

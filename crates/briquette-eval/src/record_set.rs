@@ -80,7 +80,7 @@ mod tests {
             sample: "0".into(),
             ask: None,
         };
-        Record { key, outcome, seconds, ended_seconds: None }
+        Record { key, outcome, seconds, began_seconds: None, ended_seconds: None }
     }
 
     #[test]

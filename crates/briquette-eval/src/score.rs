@@ -101,10 +101,7 @@ impl Scoring {
             let name = metric.name();
             let scores: Vec<f64> =
                 records.iter().filter_map(|record| record.scores.get(name).copied()).collect();
-            let shares = *metric.range().start() >= 0.0;
-            let estimate =
-                if shares { Estimate::of_scores(&scores) } else { Estimate::of(&scores) };
-            (name, estimate)
+            (name, Estimate::of_scores_from(*metric.range().start(), &scores))
         };
         let metrics = self.metrics.iter().map(mean).collect();
         Ok(Scores { file: path.into(), metrics, left_out, records })

@@ -82,12 +82,19 @@ impl Estimate {
     /// Of scores in 0..=1: the interval of Wilson (1927) if every score is 0 or 1, else as
     /// [`of`](Self::of), cut to 0..=1.
     pub fn of_scores(scores: &[f64]) -> Self {
-        if !scores.is_empty() && scores.iter().all(|score| *score == 0.0 || *score == 1.0) {
+        Self::of_scores_from(0.0, scores)
+    }
+
+    /// As [`of_scores`](Self::of_scores), of scores that may be as low as `lowest`: what can be
+    /// below 0 is no share, and has no interval of Wilson.
+    pub fn of_scores_from(lowest: f64, scores: &[f64]) -> Self {
+        let is_share = |score: &f64| lowest >= 0.0 && (*score == 0.0 || *score == 1.0);
+        if !scores.is_empty() && scores.iter().all(is_share) {
             let share = Proportion::wilson(scores.iter().sum(), scores.len());
             let interval = Some([share.low, share.high]);
             return Self { mean: share.rate, interval, count: scores.len() };
         }
-        Self::of(scores).within(0.0, 1.0)
+        Self::of(scores).within(lowest, 1.0)
     }
 
     /// Cuts the interval to the numbers that can be.
@@ -237,6 +244,12 @@ mod tests {
         assert_eq!(Estimate::of_scores(&[0.9, 0.1]).interval, Some([0.0, 1.0]));
         assert_eq!(Estimate::of(&[0.5]).interval, None);
         assert_eq!(Estimate::of_scores(&[]).interval, None);
+        // Differences are no shares, and may be below 0.
+        let differences = [0.0, -1.0, 0.0, 0.0];
+        let expected = Estimate::of(&differences).interval.unwrap();
+        assert!(expected[0] < -0.9 && expected[0] > -1.1);
+        let found = Estimate::of_scores_from(-1.0, &differences).interval.unwrap();
+        assert_eq!(found, [expected[0].max(-1.0), expected[1]]);
     }
 
     #[test]

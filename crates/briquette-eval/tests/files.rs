@@ -61,7 +61,7 @@ fn ids(samples: &[Sample]) -> Vec<&str> {
 /// Whether an answer is given full marks, and one that is wrong none.
 #[track_caller]
 fn scores(turn: &Turn, right: &str, wrong: &str) {
-    let score = |said| turn.metric.score(said, &turn.references, &turn.classes);
+    let score = |said| turn.metrics.first().score(said, &turn.references, &turn.classes);
     assert!((score(right) - 1.0).abs() < 1e-6, "{right}: {}", score(right));
     assert!(score(wrong).abs() < 1e-6, "{wrong}: {}", score(wrong));
 }
@@ -84,7 +84,7 @@ fn longbench_asks_as_published() {
     );
     let turn = &samples[0].turns[0];
     assert_eq!(turn.references, ["Ada Thorn", "Thorn"]);
-    assert_eq!((turn.metric, turn.max_new_tokens), (Metric::QaF1, 32));
+    assert_eq!((turn.metrics.first(), turn.max_new_tokens), (Metric::QaF1, 32));
     assert!(turn.stop.is_empty() && turn.classes.is_empty() && turn.tokens.is_none());
     assert_eq!(samples[0].axes["words"], 24);
     assert_eq!(samples[0].axes["tokens"] as usize, samples[0].context.len() + turn.question.len());
@@ -177,7 +177,7 @@ fn zero_scrolls_joins_lines_of_one_sample() {
     assert_eq!(question, "Question:\nHow many carts a day did the bridge carry?\n\nAnswer:\n");
     let turn = &samples[0].turns[0];
     assert_eq!(turn.references, ["nine", "nine carts"]);
-    assert_eq!((turn.metric, turn.max_new_tokens), (Metric::ZeroScrollsF1, 128));
+    assert_eq!((turn.metrics.first(), turn.max_new_tokens), (Metric::ZeroScrollsF1, 128));
     scores(turn, "Nine carts", "ten");
 }
 
@@ -270,7 +270,7 @@ fn gsm8k_shows_the_first_problems_solved() {
     assert_eq!(samples[0].axes["shots"], 2);
     let turn = &samples[0].turns[0];
     assert_eq!(turn.stop, ["Question:", "</s>", "<|im_end|>"]);
-    assert_eq!((turn.metric, turn.max_new_tokens), (Metric::Gsm8k, 256));
+    assert_eq!((turn.metrics.first(), turn.max_new_tokens), (Metric::Gsm8k, 256));
     scores(turn, "5 - 9 = -4\n#### -4", "5 + 9 = 14\n#### 14");
 }
 
@@ -318,7 +318,10 @@ fn coqa_follows_the_right_answers_or_the_models_own() {
     );
     let turn = &gold[2].turns[0];
     assert_eq!(turn.references, ["in a hat", "a hat", "hat"]);
-    assert_eq!((turn.metric, turn.stop.as_slice()), (Metric::CoqaF1, &["\n".to_owned()][..]));
+    assert_eq!(
+        (turn.metrics.first(), turn.stop.as_slice()),
+        (Metric::CoqaF1, &["\n".to_owned()][..])
+    );
     scores(&gold[3].turns[0], " at noon", "never");
 
     let own =
@@ -336,7 +339,7 @@ fn coqa_follows_the_right_answers_or_the_models_own() {
         ]
     );
     assert_eq!(own[0].context, gold[0].context);
-    assert_eq!(own[0].turns[1].metric, Metric::CoqaExactMatch);
+    assert_eq!(own[0].turns[1].metrics.first(), Metric::CoqaExactMatch);
 }
 
 #[test]
@@ -357,7 +360,7 @@ fn truthful_qa_is_read_from_csv_and_json() {
     let right = ["Hens sleep on perches.", "Hens do not sleep in hats.", "I have no comment."];
     assert_eq!(turn.references, right);
     assert_eq!(turn.classes, ["Hens sleep in hats.", "Only in hats."]);
-    assert_eq!((turn.metric, turn.max_new_tokens), (Metric::TruthfulqaBleuAcc, 50));
+    assert_eq!((turn.metrics.first(), turn.max_new_tokens), (Metric::TruthfulqaBleuAcc, 50));
     scores(turn, " Hens sleep on perches.", "Hens sleep in hats.");
     // A comma, a line break and a number in a cell; "I have no comment" is there already.
     let turn = &table[1].turns[0];
@@ -368,7 +371,7 @@ fn truthful_qa_is_read_from_csv_and_json() {
     let json =
         samples("[[truthful-qa]]\nfile = 'truthful_qa.jsonl'\nmetric = 'truthfulqa-rouge1-acc'");
     assert_eq!(json[0].turns[0].references, right);
-    assert_eq!(json[0].turns[0].metric, Metric::TruthfulqaRouge1Acc);
+    assert_eq!(json[0].turns[0].metrics.first(), Metric::TruthfulqaRouge1Acc);
 }
 
 #[test]

@@ -285,7 +285,7 @@ fn what_is_asked_for_is_in_the_context_once() {
                 if let Some(tokens) = &turn.tokens {
                     assert_eq!(tokenizer.decode(tokens).unwrap().trim(), turn.references[0]);
                     assert_eq!(
-                        (turn.max_new_tokens, turn.metric),
+                        (turn.max_new_tokens, turn.metrics.first()),
                         (tokens.len(), Metric::ExactMatch)
                     );
                 }
@@ -547,7 +547,7 @@ fn prompts_are_the_committed_ones() {
             text += &format!("--- question\n{}|\n", tokenizer.decode(&turn.question).unwrap());
             text += &format!(
                 "--- answer: {:?}, at most {} tokens, stop {:?}\n{}\n",
-                turn.metric,
+                turn.metrics.first(),
                 turn.max_new_tokens,
                 turn.stop,
                 turn.references.join("\n")
@@ -581,7 +581,7 @@ fn answered(task: &dyn Task) -> (f64, f64, usize) {
             let (said, _) = generate(&model, &prompt, &mut cache, &options, |_| {}).unwrap();
             let tokens = &said.tokens[..said.tokens.len().min(turn.max_new_tokens)];
             let text = tokenizer.decode(tokens).unwrap();
-            score += turn.metric.score(&text, &turn.references, &turn.classes);
+            score += turn.metrics.first().score(&text, &turn.references, &turn.classes);
             let expected = turn.tokens.as_ref().unwrap();
             let matching = expected.iter().zip(tokens).filter(|(a, b)| a == b).count();
             right += matching as f64 / expected.len() as f64;

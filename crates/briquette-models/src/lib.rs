@@ -58,7 +58,7 @@ pub use generate::generation::{
     generate_until,
 };
 pub use generate::options::GenerateOptions;
-pub use generate::prefill::{prefill, prefill_shared};
+pub use generate::prefill::{prefill, prefill_shared, prefill_shared_timed};
 pub use generate::reconstruct::reconstruct;
 pub use generate::stream::TokenStream;
 pub use interrupt::Interrupt;

@@ -57,7 +57,7 @@ impl Task for ShipsLog {
                 question: tokenizer.encode(&question, false)?,
                 references: vec![number.to_owned()],
                 classes: Vec::new(),
-                metric: Metric::ExactMatch,
+                metrics: Metric::ExactMatch.into(),
                 tokens: Some(tokenizer.encode(number, false)?),
                 max_new_tokens: 7,
                 stop: Vec::new(),

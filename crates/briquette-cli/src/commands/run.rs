@@ -7,14 +7,14 @@ use anyhow::Result;
 use briquette_eval::{
     files,
     record::Key,
-    run::{Plan, RunFile, Shard, Share, read_results},
+    run::{Plan, Rescoring, RunFile, Shard, Share, read_results},
 };
 use briquette_report::table;
 use serde::Serialize;
 
 use crate::{
     args::{batch::BatchArgs, jobs::JobsArgs, model::Dtype, resume::ResumeArgs},
-    measure::measurement::Measurement,
+    measure::measurement::{Measurement, scored_anew},
     terminal::{
         output::{OutputArgs, note, table_width},
         output_gate::Mark,
@@ -131,14 +131,21 @@ struct Left {
 /// Units and tokens by task and policy, without those whose results are there.
 fn dry_run(args: &Args, plan: &Plan, out: &Path) -> Result<()> {
     let mut done = std::collections::BTreeSet::new();
+    let mut rescoring = Rescoring::new(plan);
     let own = args.shard.map(Shard::file_name);
     for name in own.iter().map(String::as_str).chain(["results.jsonl"]) {
         let path = out.join(name);
         if path.exists() {
             let read = read_results(&path, args.resume.accept(false).damaged)?;
             read.check(&path, &plan.header(&read.header.device), args.other_weights)?;
-            done.extend(read.lines.into_iter().map(|one| one.line.record.key));
+            for mut line in read.lines.into_iter().map(|one| one.line) {
+                rescoring.apply(&path, &mut line)?;
+                done.insert(line.record.key);
+            }
         }
+    }
+    for (task, count) in rescoring.counts() {
+        note(&scored_anew(task, *count));
     }
     let here = |key: &Key| args.shard.is_none_or(|shard| shard.holds(key));
     let shares = plan.shares(here, |key| done.contains(key));

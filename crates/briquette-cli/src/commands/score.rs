@@ -1,17 +1,30 @@
 use std::{fmt::Write, path::PathBuf, str::FromStr};
 
 use anyhow::Result;
-use briquette_eval::{metrics::Metric, score::Scoring};
-use briquette_report::table;
+use briquette_eval::{
+    journal,
+    metrics::{Metric, Metrics},
+    run::{ScoredRun, Summary, Unavailable},
+    score::Scoring,
+};
+use briquette_report::{html, summary, table};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::Serialize;
 
-use crate::terminal::output::{OutputArgs, note, table_width};
+use crate::{
+    error::Error,
+    terminal::{
+        output::{OutputArgs, note, table_width},
+        output_gate::Mark,
+    },
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The predictions, a record each: JSON lines, a JSON array, or a table (.csv) with a header
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    /// Predictions, a record each: JSON lines, a JSON array, or a table (.csv) with a header. Or
+    /// the folder of a run, or its results.jsonl: its answers are scored, and nothing is asked again
+    #[arg(value_name = "FILE|DIR")]
+    path: PathBuf,
     /// How they are scored
     #[arg(
         long,
@@ -22,18 +35,23 @@ pub(crate) struct Args {
         value_parser = metrics()
     )]
     metric: Vec<Metric>,
-    /// The field with what was said
-    #[arg(long, value_name = "FIELD", default_value = "prediction")]
-    prediction: String,
-    /// The field with the right answers: a text, or a list of them
-    #[arg(long, value_name = "FIELD", default_value = "answers")]
-    answers: String,
-    /// The field with the labels to choose from, or the false answers, for metrics that read them
+    /// The field of a prediction with what was said [default: prediction]
+    #[arg(long, value_name = "FIELD")]
+    prediction: Option<String>,
+    /// The field of a prediction with the right answers: a text, or a list of them [default:
+    /// answers]
+    #[arg(long, value_name = "FIELD")]
+    answers: Option<String>,
+    /// The field of a prediction with the labels to choose from, or the false answers, for metrics
+    /// that read them
     #[arg(long, value_name = "FIELD")]
     classes: Option<String>,
-    /// Leave out records that cannot be used, and name them
+    /// Leave out records, or lines of results, that cannot be used, and name them
     #[arg(long)]
     skip_damaged: bool,
+    /// A folder for the results of the run with these scores, and for their page
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -45,10 +63,25 @@ fn metrics() -> impl TypedValueParser<Value = Metric> {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    args.output.gate([args.file.clone()])?;
-    let Args { file, metric, prediction, answers, classes, skip_damaged, output } = args;
-    let scoring = Scoring { prediction, answers, classes, metrics: metric, skip_damaged };
-    let scores = scoring.score(&file)?;
+    let metrics = Metrics::new(&args.metric)?;
+    // Of a pipe nothing may be read beforehand.
+    let is_run = args.path.is_dir() || args.path.is_file() && journal::is_of(&args.path, "run")?;
+    if is_run { answers(&args, &metrics) } else { predictions(args, &metrics) }
+}
+
+fn predictions(args: Args, metrics: &Metrics) -> Result<()> {
+    if args.out.is_some() {
+        return Err(Error::OptionOfARun { option: "--out" }.into());
+    }
+    args.output.gate([args.path.clone()])?;
+    let scoring = Scoring {
+        prediction: args.prediction.unwrap_or_else(|| "prediction".into()),
+        answers: args.answers.unwrap_or_else(|| "answers".into()),
+        classes: args.classes,
+        metrics: metrics.iter().collect(),
+        skip_damaged: args.skip_damaged,
+    };
+    let scores = scoring.score(&args.path)?;
     for left_out in &scores.left_out {
         note(&format!("left out: {left_out}"));
     }
@@ -67,5 +100,72 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     let mut human = String::new();
     writeln!(human, "{table}")?;
-    output.write(&human, &scores)
+    args.output.write(&human, &scores)
+}
+
+/// Scores of a run's answers, for programs.
+#[derive(Serialize)]
+struct Scored<'a> {
+    run: &'a str,
+    metrics: Vec<Metric>,
+    results: Option<PathBuf>,
+    without_answers: &'a [String],
+    left_out: &'a [String],
+    missing: usize,
+    #[serde(flatten)]
+    summary: Summary,
+}
+
+fn answers(args: &Args, metrics: &Metrics) -> Result<()> {
+    let fields = [
+        ("--prediction", &args.prediction),
+        ("--answers", &args.answers),
+        ("--classes", &args.classes),
+    ];
+    if let Some((option, _)) = fields.into_iter().find(|(_, field)| field.is_some()) {
+        return Err(Error::OptionOfPredictions { option }.into());
+    }
+    let mut gate = args.output.gate([args.path.clone()])?;
+    if let Some(out) = &args.out {
+        gate.new_file(&out.join("results.jsonl"), Mark::Never)?;
+        gate.new_file(&out.join("plan.jsonl"), Mark::Never)?;
+        gate.report(out, None)?;
+    }
+    let scored = ScoredRun::read(&args.path, metrics, args.skip_damaged)?;
+    for line in scored.damaged() {
+        note(&format!("left out as damaged: {line}"));
+    }
+    for task in scored.without_answers() {
+        note(&format!("left out: `{task}` asks nothing, so it has no answers"));
+    }
+    if scored.missing() > 0 {
+        note(&format!("{} units of the run have no result yet", scored.missing()));
+    }
+    let results = args.out.as_ref().map(|out| scored.write(out)).transpose()?;
+    let page = args.out.as_ref().map(|out| html::write(out, None, None)).transpose()?;
+    let json = Scored {
+        run: scored.name(),
+        metrics: metrics.iter().collect(),
+        results,
+        without_answers: scored.without_answers(),
+        left_out: scored.damaged(),
+        missing: scored.missing(),
+        summary: scored.summary(),
+    };
+    let mut human = String::new();
+    for warning in json.summary.warnings() {
+        writeln!(human, "{warning}\n")?;
+    }
+    writeln!(human, "{}", summary(&json.summary, table_width()))?;
+    for Unavailable { model, policy, budget, reason } in &json.summary.unavailable {
+        writeln!(human, "{model}, {policy} at {budget}: {reason}")?;
+    }
+    writeln!(human, "scored by {metrics}; 95 % intervals over samples; nothing was asked again")?;
+    if let Some(page) = page {
+        for warning in &page.warnings {
+            note(&format!("warning: {warning}"));
+        }
+        writeln!(human, "a page of it all: {}", page.page.display())?;
+    }
+    args.output.write(&human, &json)
 }

@@ -1,6 +1,6 @@
 //! A run file measured: its results, their table, and the page.
 
-use std::{fmt::Write, path::PathBuf, time::Instant};
+use std::{fmt::Write, path::PathBuf};
 
 use anyhow::{Result, bail};
 use briquette_eval::{
@@ -46,7 +46,6 @@ pub(crate) struct Measurement<'a> {
 struct Report {
     run: String,
     results: Option<String>,
-    seconds: f64,
     failed: Vec<String>,
     left_out: Vec<String>,
     #[serde(flatten)]
@@ -72,8 +71,10 @@ impl Measurement<'_> {
         let dir = dir.unwrap_or_else(|| "".as_ref());
         let plan = self.plan;
         let mut results = begin(dir, self.file, plan, &name, self.shard, self.accept)?;
+        for (task, count) in results.scored_anew() {
+            note(&scored_anew(task, *count));
+        }
         let bar = progress::units(0);
-        let start = Instant::now();
         let executed = execute(plan, &mut results, &runner, |progress| {
             bar.set_length(progress.tokens as u64);
             bar.set_position(progress.tokens_done as u64);
@@ -111,7 +112,6 @@ impl Measurement<'_> {
         let report = Report {
             run: plan.name.clone(),
             results: kept.is_some().then(|| files::name(results.path())),
-            seconds: start.elapsed().as_secs_f64(),
             failed: failures.iter().map(failed).collect(),
             left_out: plan.skipped.clone(),
             summary: Summary::new(plan, &results),
@@ -149,13 +149,28 @@ impl Report {
         if !self.left_out.is_empty() {
             writeln!(text, "{} damaged samples were left out", self.left_out.len())?;
         }
-        write!(text, "95 % intervals over samples; {:.0} s on {device}", self.seconds)?;
+        write!(text, "95 % intervals over samples; ")?;
+        match self.summary.wall_seconds {
+            Some(seconds) => write!(text, "wall time {seconds:.0} s on {device}")?,
+            // Results of older versions do not say when they ended.
+            None => {
+                let seconds: f64 = self.summary.rows.iter().map(|row| row.seconds).sum();
+                write!(text, "{seconds:.0} s, summed, on {device}")?;
+            }
+        }
         match &self.results {
             Some(results) => writeln!(text, "; results in {results}")?,
             None => writeln!(text)?,
         }
         Ok(text)
     }
+}
+
+/// What is said of results whose metrics have changed.
+pub(crate) fn scored_anew(task: &str, count: usize) -> String {
+    format!(
+        "`{task}`: {count} results are scored anew, since its metrics have changed; nothing is asked again"
+    )
 }
 
 fn failed(Failure { key, error }: &Failure) -> String {

@@ -140,6 +140,27 @@ impl Journal {
         Ok(())
     }
 
+    /// Writes these results in place of those it holds. The settings stay.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push), and [`Error::JournalBusy`] if another run takes the file over.
+    pub fn replace(&mut self, results: &[impl Serialize]) -> Result<()> {
+        self.check()?;
+        let (path, failed) = (self.path.clone(), |error| write_error(&self.path, error));
+        let bytes = fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+        let mut text = bytes.split_inclusive(|byte| *byte == b'\n').next().unwrap_or(&[]).to_vec();
+        for result in results {
+            serde_json::to_writer(&mut text, result).map_err(failed)?;
+            text.push(b'\n');
+        }
+        let length = text.len() as u64;
+        files::write(&path, text)?;
+        // The file is another now.
+        (*self, _) = Self::held(&path)?;
+        self.length = length;
+        Ok(())
+    }
+
     /// Brings all of it to the disk, and makes sure that it is still there.
     ///
     /// # Errors
@@ -293,8 +314,17 @@ mod tests {
         journal.push(&(3, 7.0)).unwrap();
         journal.finish().unwrap();
         drop(journal);
-        let (journal, found) = open(&path, 1).unwrap();
+        let (mut journal, found) = open(&path, 1).unwrap();
         assert_eq!(found.len(), 4);
+        let first = fs::read_to_string(&path).unwrap().lines().next().unwrap().to_owned();
+        journal.replace(&[(0, 0.25), (1, 0.5)]).unwrap();
+        assert!(matches!(open(&path, 1), Err(Error::JournalBusy { .. })));
+        journal.push(&(2, 0.75)).unwrap();
+        journal.finish().unwrap();
+        drop(journal);
+        let whole = fs::read_to_string(&path).unwrap();
+        assert_eq!(whole, first + "\n[0,0.25]\n[1,0.5]\n[2,0.75]\n");
+        let (journal, _) = open(&path, 1).unwrap();
         journal.remove().unwrap();
         assert!(!path.exists());
     }

@@ -283,6 +283,23 @@ impl Metric {
         }
     }
 
+    /// Whether it reads classes: the labels to choose from, or the false answers. Without any its
+    /// scores mean nothing.
+    pub fn reads_classes(self) -> bool {
+        matches!(
+            self,
+            Self::LongbenchClassification
+                | Self::TruthfulqaBleuDiff
+                | Self::TruthfulqaRouge1Diff
+                | Self::TruthfulqaRouge2Diff
+                | Self::TruthfulqaRougeLDiff
+                | Self::TruthfulqaBleuAcc
+                | Self::TruthfulqaRouge1Acc
+                | Self::TruthfulqaRouge2Acc
+                | Self::TruthfulqaRougeLAcc
+        )
+    }
+
     /// The name in files.
     pub fn name(self) -> &'static str {
         self.into()

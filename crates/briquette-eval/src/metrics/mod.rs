@@ -1,6 +1,6 @@
 //! Scores of an answer against the right ones, as the scorers of the benchmarks count them.
 //!
-//! [`Metric`] names a score; a file here holds the scores of a benchmark, or of a kind. What
+//! [`Metric`] names a score, [`Metrics`] the scores of an answer; a file here holds the scores of a benchmark, or of a kind. What
 //! several of them share is in `text` (words and normalisation) and `sequence` (common
 //! subsequences). Every score is checked against the scorer it is named after:
 //! `tests/fixtures/metrics` holds the cases, and what made them.
@@ -15,6 +15,7 @@ mod difflib;
 mod f1;
 mod gsm8k;
 mod infinite_bench;
+mod list;
 mod longbench;
 mod longbench_v2;
 mod metric;
@@ -25,6 +26,7 @@ mod text;
 mod truthful_qa;
 mod zero_scrolls;
 
+pub use list::Metrics;
 pub use metric::Metric;
 
 /// The best score over references, 0 without one.

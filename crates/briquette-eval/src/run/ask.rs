@@ -10,7 +10,7 @@ use briquette_models::{
 use burn::tensor::Tensor;
 
 use crate::{
-    Error, Result, prefix,
+    Result, prefix,
     record::{Answer, CacheBytes, Outcome},
     tasks::{Question, Sample, Turn},
 };
@@ -39,11 +39,10 @@ impl Start {
 }
 
 /// A prefill of the first prompts of samples that policies shared.
-#[derive(Clone)]
 pub(super) struct Prefilled {
     /// After the last token of each prompt, `[samples, vocab_size]`.
     pub(super) logits: Tensor<2>,
-    /// The part of one policy, an equal one.
+    /// Seconds that the policy's own would have taken.
     pub(super) seconds: f64,
 }
 
@@ -95,8 +94,7 @@ impl Session<'_> {
             samples.iter().map(|sample| sample.context.clone()).collect();
         let instruction = Instruction::new(self.tokenizer)?;
         let Start { mut cache, prefilled } = start;
-        let is_shared = prefilled.is_some();
-        let mut prefill_seconds = 0.0;
+        let mut prefill_seconds = prefilled.as_ref().map_or(0.0, |prefilled| prefilled.seconds);
         let mut logits = prefilled.map(|prefilled| prefilled.logits);
         if logits.is_none() && !cache.tokens_seen().is_empty() {
             let following = |context| prefix::following(context, self.tokenizer);
@@ -142,7 +140,7 @@ impl Session<'_> {
                 axes: sample.axes.clone(),
                 answers,
                 cache,
-                prefill_seconds: (!is_shared).then_some(prefill_seconds / rows as f64),
+                prefill_seconds: Some(prefill_seconds / rows as f64),
                 decode_seconds: decode_seconds / rows as f64,
                 decoded_tokens,
             })
@@ -243,18 +241,8 @@ fn answer(turn: &Turn, generated: Generated) -> Result<Answer> {
         let right = tokens.iter().zip(&generated.tokens).filter(|(a, b)| a == b).count();
         right as f64 / tokens.len().max(1) as f64
     };
-    let score = turn.metric.score(&generated.text, &turn.references, &turn.classes);
-    if !score.is_finite() {
-        let reason = format!("{:?} gives no number for {:?}", turn.metric, generated.text);
-        return Err(Error::Setting { name: "metric", reason });
-    }
-    Ok(Answer {
-        score,
-        right_tokens: turn.tokens.as_ref().map(right),
-        references: turn.references.clone(),
-        metric: turn.metric,
-        said: generated.text,
-    })
+    let right_tokens = turn.tokens.as_ref().map(right);
+    Ok(Answer { right_tokens, ..Answer::new(generated.text, turn)? })
 }
 
 #[cfg(test)]
@@ -282,7 +270,7 @@ mod tests {
             question: tokenizer.encode(question, false).unwrap(),
             references: vec![answer.into()],
             classes: Vec::new(),
-            metric: Metric::ExactMatch,
+            metrics: Metric::ExactMatch.into(),
             tokens: Some(tokenizer.encode(answer, false).unwrap()),
             max_new_tokens: 12,
             stop: stop.iter().map(|stop| (*stop).to_owned()).collect(),

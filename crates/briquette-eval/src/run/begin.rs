@@ -4,13 +4,15 @@ use super::{
     file::RunFile,
     folder::{RUN_FILE, check_own, write_plan},
     plan::Plan,
+    rescoring::Rescoring,
     results::Results,
     shard::Shard,
 };
 use crate::{Result, files, journal::Accept};
 
 /// Opens the results of a plan in the folder `dir`, or begins them, and keeps there the run file as
-/// `run.toml` and the keys of all units as `plan.jsonl`, for [`merge`](super::merge()).
+/// `run.toml` and the keys of all units as `plan.jsonl`, for [`merge`](super::merge()). Answers
+/// that were scored by other metrics are [scored anew](Results::scored_anew).
 ///
 /// # Errors
 /// Errors of [`Results::open`], [`Error::NoJournal`](crate::Error::NoJournal) for files of these
@@ -25,8 +27,8 @@ pub fn begin(
     accept: Accept,
 ) -> Result<Results> {
     check_own(dir, file.text())?;
-    let results = Results::open(dir, &plan.header(device), shard, accept)?;
-    plan.units().try_for_each(|unit| results.check(&unit.key, &unit.fingerprint))?;
+    let mut rescoring = Rescoring::new(plan);
+    let results = Results::open(dir, &plan.header(device), shard, accept, &mut rescoring)?;
     files::write(&dir.join(RUN_FILE), file.text())?;
     write_plan(dir, plan.units().map(|unit| &unit.key))?;
     Ok(results)

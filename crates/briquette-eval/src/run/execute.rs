@@ -1,14 +1,18 @@
-use std::{path::PathBuf, time::Instant};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use briquette::{Budget, KvCache, Policy, Prefix, ops::Fallback};
-use briquette_models::{Interrupt, Model, prefill, prefill_shared};
+use briquette_models::{Interrupt, Model, prefill, prefill_shared_timed};
 use burn::tensor::Device;
 
 use super::{
     ask::{Prefilled, Session, Start, first_prompts},
     batch::{Batch, BatchLimit, Round, batches, rounds},
+    line::Line,
     plan::{ModelPlan, Plan, TaskData, Unit, no_sample},
-    results::{Line, Results},
+    results::Results,
     shard::Shard,
     shared::Shared,
     tasks::{Planned, Work},
@@ -125,7 +129,7 @@ pub fn execute(
     let here = |key: &Key| runner.shard.is_none_or(|shard| shard.holds(key));
     let mut so_far = Progress { done: 0, all: 0, tokens_done: 0, tokens: 0, key: None };
     for unit in plan.units().filter(|unit| here(&unit.key)) {
-        results.check(&unit.key, &unit.fingerprint)?;
+        results.check(unit)?;
         so_far.all += 1;
         so_far.tokens += unit.tokens;
         if results.contains(&unit.key) {
@@ -210,7 +214,7 @@ fn note_unavailable(results: &mut Results, key: Key, reason: &str) -> Result<()>
         return Ok(());
     }
     let outcome = Outcome::Unavailable { reason: reason.into() };
-    let record = Record { key, outcome, seconds: 0.0, ended_seconds: None };
+    let record = Record { key, outcome, seconds: 0.0, began_seconds: None, ended_seconds: None };
     results.push(&Line { record, fingerprint: "-".into() })
 }
 
@@ -281,6 +285,7 @@ impl<'a> UnitRunner<'a> {
             return Ok(());
         };
         let key = &first.key;
+        let began = date::since_1970().as_secs_f64();
         let mut splits = Vec::new();
         let mut starts = match self.prefill_together(round) {
             Ok(starts) => starts.into_iter(),
@@ -292,7 +297,7 @@ impl<'a> UnitRunner<'a> {
             }
         };
         for batch in &round.batches {
-            let (measured, split) = self.measure(&batch.rows, starts.next());
+            let (measured, split) = self.measure(&batch.rows, starts.next(), began);
             if let (Some((error, fits)), Some(unit)) = (split, batch.units().next()) {
                 let (key, rows) = (unit.key.clone(), batch.rows.len());
                 splits.push(Split { key, rows, policies: 1, fits, error });
@@ -310,18 +315,18 @@ impl<'a> UnitRunner<'a> {
         let asked = first
             .and_then(|batch| Some((self.samples(&batch.rows)?, batch.units().next()?.key.ask?)));
         let Some((samples, ask)) = asked else { return Ok(Vec::new()) };
-        let start = Instant::now();
         let mut caches = Vec::new();
         for unit in round.batches.iter().filter_map(|batch| batch.units().next()) {
             let policy = &self.plan.entries[unit.entry].entry.policy;
             caches.push(self.model.cache(policy.clone())?);
         }
-        let logits = prefill_shared(self.model, &first_prompts(&samples, ask), &mut caches)?;
-        self.model.device().sync().map_err(briquette_models::Error::from)?;
-        let seconds = start.elapsed().as_secs_f64() / policies as f64;
-        let prefilled = Prefilled { logits, seconds };
-        let behind = |cache| Start { cache, prefilled: Some(prefilled.clone()) };
-        Ok(caches.into_iter().map(behind).collect())
+        let prompts = first_prompts(&samples, ask);
+        let (logits, times) = prefill_shared_timed(self.model, &prompts, &mut caches)?;
+        let behind = |(cache, time): (KvCache, Duration)| {
+            let seconds = time.as_secs_f64();
+            Start { cache, prefilled: Some(Prefilled { logits: logits.clone(), seconds }) }
+        };
+        Ok(caches.into_iter().zip(times).map(behind).collect())
     }
 
     /// The samples of rows that ask.
@@ -340,13 +345,14 @@ impl<'a> UnitRunner<'a> {
         &self,
         rows: &[Vec<&Unit>],
         start: Option<Start>,
+        began: f64,
     ) -> (Vec<Measured>, Option<(Error, usize)>) {
-        match self.measure_rows(rows, start) {
+        match self.measure_rows(rows, start, began) {
             Err(error) if rows.len() > 1 && !error.is_interrupt() => {
                 let halves = rows.split_at(rows.len().div_ceil(2));
                 let (mut records, mut fits) = (Vec::new(), 0);
                 for half in [halves.0, halves.1] {
-                    let (found, split) = self.measure(half, None);
+                    let (found, split) = self.measure(half, None, began);
                     let whole = if found.iter().all(Result::is_ok) { half.len() } else { 0 };
                     fits = fits.max(split.map_or(whole, |(_, fits)| fits));
                     records.extend(found);
@@ -359,25 +365,34 @@ impl<'a> UnitRunner<'a> {
     }
 
     /// The records of rows that are measured at once, each with its share of the seconds.
-    fn measure_rows(&self, rows: &[Vec<&Unit>], start: Option<Start>) -> Result<Vec<Measured>> {
+    fn measure_rows(
+        &self,
+        rows: &[Vec<&Unit>],
+        start: Option<Start>,
+        began: f64,
+    ) -> Result<Vec<Measured>> {
         let begun = Instant::now();
         // Buffers of caches that are gone slow launches down.
         self.model.device().memory_cleanup();
         let prefilled = start.as_ref().and_then(|start| start.prefilled.as_ref());
         let shared = prefilled.map_or(0.0, |prefilled| prefilled.seconds);
-        let outcomes = self.outcomes(rows, start)?;
-        let seconds = (shared + begun.elapsed().as_secs_f64()) / rows.len() as f64;
-        Ok(rows.iter().zip(outcomes).map(|(row, outcome)| records(row, outcome, seconds)).collect())
+        let (outcomes, saved) = self.outcomes(rows, start)?;
+        let took = shared + saved + begun.elapsed().as_secs_f64();
+        let seconds = took / rows.len() as f64;
+        let records = |(row, outcome): (&Vec<&Unit>, _)| records(row, outcome, seconds, began);
+        Ok(rows.iter().zip(outcomes).map(records).collect())
     }
 
-    /// The outcome of each row.
-    fn outcomes(&self, rows: &[Vec<&Unit>], start: Option<Start>) -> Result<Vec<Outcome>> {
+    /// The outcome of each row, and the seconds that other policies have spent on what these share
+    /// with them.
+    fn outcomes(&self, rows: &[Vec<&Unit>], start: Option<Start>) -> Result<(Vec<Outcome>, f64)> {
         let units: Vec<&Unit> = rows.iter().filter_map(|row| row.first().copied()).collect();
-        let Some(&unit) = units.first() else { return Ok(Vec::new()) };
+        let Some(&unit) = units.first() else { return Ok((Vec::new(), 0.0)) };
+        let mut saved = 0.0;
         let policy: &Policy = &self.plan.entries[unit.entry].entry.policy;
         let group = &self.plan.groups[unit.group];
         let task = &self.tasks[group.task];
-        match (&task.work, &group.data, unit.key.ask) {
+        let outcomes = match (&task.work, &group.data, unit.key.ask) {
             (Work::Ask { .. }, TaskData::Samples(samples), Some(ask)) => {
                 let session = Session {
                     model: self.model,
@@ -400,9 +415,10 @@ impl<'a> UnitRunner<'a> {
             (Work::Fidelity(task), TaskData::Windows(windows), _) => {
                 let compare = |unit: &&Unit| {
                     let window = &windows[unit.sample].tokens;
-                    let reference = self.references.take(&(unit.group, unit.sample), || {
-                        Reference::new(self.model, window, task.prompt)
-                    })?;
+                    let make = || Reference::new(self.model, window, task.prompt);
+                    let (reference, seconds) =
+                        self.references.take(&(unit.group, unit.sample), make)?;
+                    saved += seconds;
                     let measured = reference.measure(policy.clone())?;
                     let texts = token_texts(&self.plan.opened.tokenizer, reference.prompt())?;
                     Ok(measured.outcome(texts))
@@ -413,12 +429,13 @@ impl<'a> UnitRunner<'a> {
                 name: "tasks",
                 reason: format!("`{}` has no samples of its kind", task.label),
             }),
-        }
+        };
+        Ok((outcomes?, saved))
     }
 }
 
 /// A record for each unit of a row.
-fn records(row: &[&Unit], outcome: Outcome, seconds: f64) -> Result<Vec<Record>> {
+fn records(row: &[&Unit], outcome: Outcome, seconds: f64, began: f64) -> Result<Vec<Record>> {
     if let Some(what) = outcome.not_finite() {
         return Err(Error::NotFinite { what });
     }
@@ -427,6 +444,7 @@ fn records(row: &[&Unit], outcome: Outcome, seconds: f64) -> Result<Vec<Record>>
         key: unit.key.clone(),
         outcome: outcome.clone(),
         seconds,
+        began_seconds: Some(began),
         ended_seconds,
     };
     Ok(row.iter().map(record).collect())
@@ -461,7 +479,7 @@ mod tests {
                     question: tokenizer.encode(question, false)?,
                     references: vec!["x".into()],
                     classes: Vec::new(),
-                    metric: Metric::ExactMatch,
+                    metrics: Metric::ExactMatch.into(),
                     tokens: None,
                     max_new_tokens: 2,
                     stop: Vec::new(),
@@ -557,7 +575,7 @@ mod tests {
         for one in crate::run::read_results(results.path(), false).unwrap().lines {
             let Record { key, mut outcome, .. } = one.line.record;
             if let Outcome::Answers { prefill_seconds, decode_seconds, .. } = &mut outcome {
-                assert!(policies > 1 || prefill_seconds.is_some());
+                assert!(prefill_seconds.is_some());
                 (*prefill_seconds, *decode_seconds) = (None, 0.0);
             }
             found.push(format!("{key:?} {outcome:?}"));

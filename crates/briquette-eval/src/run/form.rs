@@ -81,7 +81,7 @@ mod tests {
             question: tokenizer.encode(question, false).unwrap(),
             references: vec!["7".into()],
             classes: Vec::new(),
-            metric: Metric::ExactMatch,
+            metrics: Metric::ExactMatch.into(),
             tokens: None,
             max_new_tokens: 4,
             stop: Vec::new(),

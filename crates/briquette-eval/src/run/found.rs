@@ -1,7 +1,10 @@
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::{
-    record::{CacheBytes, Outcome, Record},
+    metrics::Metric,
+    record::{Answer, CacheBytes, Outcome, Record},
     stats::Mean,
 };
 
@@ -9,7 +12,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
-    /// The score of answers, in 0..=1.
+    /// The score of answers, by the first metric of their task.
     Score,
     /// The share of right tokens, each at its place, of answers that have one right text.
     RightTokens,
@@ -23,6 +26,9 @@ pub enum Measure {
     OutputError,
     /// The share of the kept tokens that an oracle keeps too, of heads that drop any.
     Overlap,
+    /// The score of answers by another metric of their task.
+    #[serde(untagged)]
+    By(Metric),
 }
 
 /// A result, reduced to what is averaged.
@@ -33,8 +39,13 @@ pub(super) enum Found {
         first: (Measure, f64),
         /// Those beside it.
         beside: Vec<(Measure, f64)>,
+        /// The metric of a score; `None` of other numbers, and where turns have different ones.
+        metric: Option<Metric>,
+        /// The lowest that a score can be.
+        lowest: f64,
         held: CacheBytes,
         seconds: f64,
+        span: Option<[f64; 2]>,
     },
     Unavailable {
         reason: String,
@@ -48,11 +59,17 @@ impl Found {
         let some = |measure: Measure, numbers: Vec<f64>| {
             (!numbers.is_empty()).then(|| (measure, mean(numbers)))
         };
+        let (mut metric, mut lowest) = (None, 0.0);
         let (first, beside, held) = match &record.outcome {
             Outcome::Answers { answers, cache, .. } => {
                 let score = mean(answers.iter().map(|answer| answer.score).collect());
                 let right = answers.iter().filter_map(|answer| answer.right_tokens).collect();
-                ((Measure::Score, score), vec![some(Measure::RightTokens, right)], *cache)
+                metric = metric_of(answers);
+                lowest = answers.iter().map(Answer::lowest).fold(lowest, f64::min);
+                let by = scores_beside(answers).into_iter();
+                let by = by.map(|(metric, scores)| some(Measure::By(metric), scores));
+                let beside = [some(Measure::RightTokens, right)].into_iter().chain(by).collect();
+                ((Measure::Score, score), beside, *cache)
             }
             Outcome::Text { nats, cache, .. } => ((Measure::Nats, wide(nats)), Vec::new(), *cache),
             Outcome::Fidelity { output_error, kl, agreement, overlap, cache, .. } => {
@@ -68,6 +85,22 @@ impl Found {
             }
         };
         let beside = beside.into_iter().flatten().collect();
-        Self::Numbers { first, beside, held, seconds: record.seconds }
+        let (seconds, span) = (record.seconds, record.span());
+        Self::Numbers { first, beside, metric, lowest, held, seconds, span }
     }
+}
+
+/// The metric of the scores of a sample, if its turns have one.
+fn metric_of(answers: &[Answer]) -> Option<Metric> {
+    let metric = answers.first()?.metric;
+    answers.iter().all(|answer| answer.metric == metric).then_some(metric)
+}
+
+/// Scores beside the first, of the turns that have them.
+fn scores_beside(answers: &[Answer]) -> BTreeMap<Metric, Vec<f64>> {
+    let mut scores: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
+    for (metric, score) in answers.iter().flat_map(|answer| &answer.beside) {
+        scores.entry(*metric).or_default().push(*score);
+    }
+    scores
 }

@@ -10,7 +10,8 @@ use serde::{Serialize, Serializer};
 use super::{
     folder::{PLAN, RESULTS, read_plan, shards},
     header::Header,
-    results::{Line, Numbered, read_results, same_run},
+    line::Line,
+    results::{Numbered, read_results, same_run},
 };
 use crate::{
     Error, Result,
@@ -175,13 +176,14 @@ impl Found {
 
 /// Drops records that a policy cannot hold where it has results: it lacked something then that it
 /// has now.
-fn drop_void(found: &mut BTreeMap<Key, Found>) {
+pub(super) fn drop_void<T>(found: &mut BTreeMap<Key, T>) {
     let name = |key: &Key| (key.model.clone(), key.policy.clone(), key.budget.clone());
     let held: BTreeSet<_> = found.keys().filter(|key| !key.task.is_empty()).map(name).collect();
     found.retain(|key, _| !key.task.is_empty() || !held.contains(&name(key)));
 }
 
-fn sources(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+/// The files of results that paths stand for: of a folder the joined ones and all shards.
+pub(super) fn sources(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {

@@ -12,7 +12,7 @@
 //! - [`Results`] is the file they are kept in, [`begin()`] opens it;
 //! - [`Shard`] is the part of a plan that one of several machines runs, [`merge()`] joins the
 //!   parts;
-//! - [`Summary`] is the table at the end.
+//! - [`Summary`] is the table at the end, [`ScoredRun`] that of the same answers under other metrics.
 
 mod ask;
 mod batch;
@@ -25,12 +25,15 @@ mod folder;
 mod form;
 mod found;
 mod header;
+mod line;
 mod merge;
 mod model;
 mod plan;
 mod policies;
 mod prompts;
+mod rescoring;
 mod results;
+mod scored;
 mod shard;
 mod shared;
 mod summary;
@@ -46,12 +49,15 @@ pub use fidelity::FidelityTask;
 pub use file::RunFile;
 pub use found::Measure;
 pub use header::{Header, ModelHeader};
+pub use line::Line;
 pub use merge::{Merged, Missing, merge};
 pub use model::{Dtype, ModelSpec, OpenModel};
 pub use plan::{ModelPlan, Plan, Share, Unit};
 pub use policies::PolicySpec;
 pub use prompts::{PlannedPrompt, PlannedTurn};
-pub use results::{Line, Numbered, Read, Results, read_results};
+pub use rescoring::Rescoring;
+pub use results::{Numbered, Read, Results, read_results};
+pub use scored::ScoredRun;
 pub use shard::Shard;
 pub use summary::{Row, Summary, Unavailable};
 pub use tasks::{Planned, Tasks, Work};

@@ -13,9 +13,10 @@ use super::{
 };
 use crate::{
     Error, Result, files, fingerprint,
+    metrics::Metric,
     policy::NamedPolicy,
     record::Key,
-    tasks::{Question, Sample, text::Window},
+    tasks::{Question, Sample, Turn, text::Window},
 };
 
 /// Everything a run file asks for.
@@ -395,10 +396,7 @@ fn sample_specs(model: &OpenModel, task: &Planned, data: &TaskData) -> Result<Ve
             let mut asks: Vec<Option<Question>> = ask.iter().copied().map(Some).collect();
             asks.sort();
             asks.dedup();
-            samples
-                .iter()
-                .map(|sample| SampleSpec::of_sample(sample, &asks))
-                .collect::<Result<_>>()?
+            samples.iter().map(|sample| SampleSpec::of_sample(sample, &asks)).collect()
         }
         (work, TaskData::Windows(windows)) => {
             let settings = match work {
@@ -418,29 +416,14 @@ fn sample_specs(model: &OpenModel, task: &Planned, data: &TaskData) -> Result<Ve
 }
 
 impl SampleSpec {
-    fn of_sample(sample: &Sample, asks: &[Option<Question>]) -> Result<Self> {
-        let mut bytes = bytes(&sample.context);
-        let mut tokens = sample.context.len();
-        for turn in &sample.turns {
-            tokens += turn.question.len();
-            bytes.extend(self::bytes(&turn.question));
-            bytes.extend(self::bytes(turn.tokens.as_deref().unwrap_or_default()));
-            let rest = serde_json::json!([
-                turn.references,
-                turn.classes,
-                turn.metric,
-                turn.tokens.is_some(),
-                turn.max_new_tokens,
-                turn.stop,
-            ]);
-            bytes.extend(rest.to_string().into_bytes());
-        }
-        Ok(Self {
+    fn of_sample(sample: &Sample, asks: &[Option<Question>]) -> Self {
+        let questions = sample.turns.iter().map(|turn| turn.question.len());
+        Self {
             id: sample.id.clone(),
-            fingerprint: fingerprint::of(&bytes),
-            tokens,
+            fingerprint: fingerprint_of(sample, |turn| turn.metrics.first()),
+            tokens: sample.context.len() + questions.sum::<usize>(),
             asks: asks.to_vec(),
-        })
+        }
     }
 
     fn of_window(window: &Window, settings: &str) -> Self {
@@ -453,6 +436,26 @@ impl SampleSpec {
             asks: vec![None],
         }
     }
+}
+
+/// The fingerprint of a sample whose score is by this metric of each turn. Metrics beside the score
+/// are not a part of it.
+pub(super) fn fingerprint_of(sample: &Sample, score: impl Fn(&Turn) -> Metric) -> String {
+    let mut bytes = bytes(&sample.context);
+    for turn in &sample.turns {
+        bytes.extend(self::bytes(&turn.question));
+        bytes.extend(self::bytes(turn.tokens.as_deref().unwrap_or_default()));
+        let rest = serde_json::json!([
+            turn.references,
+            turn.classes,
+            score(turn),
+            turn.tokens.is_some(),
+            turn.max_new_tokens,
+            turn.stop,
+        ]);
+        bytes.extend(rest.to_string().into_bytes());
+    }
+    fingerprint::of(&bytes)
 }
 
 /// Tokens behind their number, so that no two lists run into each other.

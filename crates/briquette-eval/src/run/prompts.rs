@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::plan::{Plan, TaskData};
-use crate::metrics::Metric;
+use crate::metrics::Metrics;
 
 /// A prompt of a plan in tokens, for programs that are compared with this one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -30,7 +30,7 @@ pub struct PlannedTurn<'a> {
     /// Right answers.
     pub references: &'a [String],
     /// How the answer is scored.
-    pub metric: Metric,
+    pub metric: &'a Metrics,
     /// Tokens generated at most.
     pub max_new_tokens: usize,
 }
@@ -51,7 +51,7 @@ impl Plan {
             let turns = sample.turns.iter().map(|turn| PlannedTurn {
                 question: &turn.question,
                 references: &turn.references,
-                metric: turn.metric,
+                metric: &turn.metrics,
                 max_new_tokens: turn.max_new_tokens,
             });
             known.insert(place).then(|| PlannedPrompt {

@@ -16,33 +16,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
     folder::{RESULTS, shards},
     found::Found,
     header::Header,
+    line::Line,
+    plan::Unit,
+    rescoring::{Rescoring, changed},
     shard::Shard,
 };
 use crate::{
     Error, Result, files,
     journal::{Accept, Journal, RUN, check_command, same},
-    record::{Key, Record},
+    record::Key,
     record_set::{Arrived, RecordSet},
 };
-
-/// A line of results behind the header: a [`Record`], and the fingerprint of what was measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Line {
-    /// The result.
-    #[serde(flatten)]
-    pub record: Record,
-    /// Fingerprint of the policy, `-`, and that of the sample: the same key with another one is a
-    /// policy or a task that was changed under its old name.
-    #[serde(rename = "of")]
-    pub fingerprint: String,
-}
 
 /// The results of a run, or of one shard of it: a file that grows by a line a unit.
 #[derive(Debug)]
@@ -51,17 +42,26 @@ pub struct Results {
     journal: Journal,
     found: BTreeMap<Key, (String, Found)>,
     all: RecordSet,
+    scored_anew: BTreeMap<String, usize>,
 }
 
 impl Results {
     /// Opens the results in the folder `dir`, or begins them. A shard also knows what
-    /// `results.jsonl` holds, if it is there, and does not do it again.
+    /// `results.jsonl` holds, if it is there, and does not do it again. Answers that were scored by
+    /// other metrics are scored anew, in the file too.
     ///
     /// # Errors
     /// [`Error::ShardsUnmerged`] for shards where all of a run is asked for,
-    /// [`Error::MergeConflict`] for two results of one unit that differ, and what [`Journal::open`]
-    /// refuses.
-    pub fn open(dir: &Path, header: &Header, shard: Option<Shard>, accept: Accept) -> Result<Self> {
+    /// [`Error::MergeConflict`] for two results of one unit that differ, what [`Journal::open`] and
+    /// [`Rescoring::apply`] refuse, and [`Error::ScoredOtherwise`] for answers in the
+    /// `results.jsonl` beside a shard.
+    pub fn open(
+        dir: &Path,
+        header: &Header,
+        shard: Option<Shard>,
+        accept: Accept,
+        rescoring: &mut Rescoring<'_>,
+    ) -> Result<Self> {
         let whole = dir.join(RESULTS);
         let path = shard.map_or_else(|| whole.clone(), |shard| dir.join(shard.file_name()));
         let mut taken = Vec::new();
@@ -74,11 +74,24 @@ impl Results {
         if shard.is_some() && whole.exists() {
             let merged = read_results(&whole, accept.damaged)?;
             same_run(&whole, &merged.header, header, accept.other_weights)?;
-            taken.extend(merged.lines.into_iter().map(|one| one.line));
+            for mut line in merged.lines.into_iter().map(|one| one.line) {
+                if rescoring.apply(&whole, &mut line)? {
+                    return Err(Error::ScoredOtherwise { path: whole, task: line.record.key.task });
+                }
+                taken.push(line);
+            }
         }
-        let (journal, lines) = Journal::open::<Line>(&path, header, accept)?;
+        let (mut journal, mut lines) = Journal::open::<Line>(&path, header, accept)?;
+        let mut is_replaced = false;
+        for line in &mut lines {
+            is_replaced |= rescoring.apply(&path, line)?;
+        }
+        if is_replaced {
+            journal.replace(&lines)?;
+        }
         let (found, all) = (BTreeMap::new(), RecordSet::default());
-        let mut results = Self { path, journal, found, all };
+        let scored_anew = rescoring.counts().clone();
+        let mut results = Self { path, journal, found, all, scored_anew };
         taken.iter().chain(&lines).try_for_each(|line| results.take(line))?;
         Ok(results)
     }
@@ -104,6 +117,12 @@ impl Results {
         &self.path
     }
 
+    /// How many were scored anew when they were opened, since the metrics of their task had
+    /// changed, by task.
+    pub fn scored_anew(&self) -> &BTreeMap<String, usize> {
+        &self.scored_anew
+    }
+
     /// Whether they hold a unit.
     pub fn contains(&self, key: &Key) -> bool {
         self.found.contains_key(key)
@@ -114,22 +133,13 @@ impl Results {
         self.found.get(key).map(|(_, found)| found)
     }
 
-    /// Refuses results of a unit that were made from another policy or sample than `of`, the
-    /// fingerprints of both.
+    /// Refuses results of a unit that were made from another policy or sample.
     ///
     /// # Errors
     /// [`Error::UnitChanged`].
-    pub fn check(&self, key: &Key, fingerprint: &str) -> Result<()> {
-        match self.found.get(key) {
-            Some((found, _)) if found != fingerprint => {
-                let policy = |both: &str| both.split_once('-').map(|(policy, _)| policy.to_owned());
-                let what = if policy(found) == policy(fingerprint) {
-                    format!("task `{}`", key.task)
-                } else {
-                    format!("policy `{}`", key.policy)
-                };
-                Err(Error::UnitChanged { path: self.path.clone(), what })
-            }
+    pub fn check(&self, unit: &Unit) -> Result<()> {
+        match self.found.get(&unit.key) {
+            Some((found, _)) if *found != unit.fingerprint => Err(changed(&self.path, found, unit)),
             _ => Ok(()),
         }
     }

@@ -1,6 +1,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use crate::Result;
@@ -12,7 +13,7 @@ pub(super) struct Shared<K, T> {
 }
 
 struct Slot<T> {
-    value: Option<Arc<T>>,
+    value: Option<(Arc<T>, f64)>,
     /// Units that have not asked yet.
     left: usize,
 }
@@ -29,19 +30,26 @@ impl<K: Ord, T> Shared<K, T> {
         Self { slots }
     }
 
-    /// The value for one unit, which asks once.
-    pub(super) fn take(&self, key: &K, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
-        let Some(slot) = self.slots.get(key) else { return make().map(Arc::new) };
+    /// The value for one unit, which asks once, and the seconds that another has spent on it in this
+    /// one's place: below zero where it waited for longer than that.
+    pub(super) fn take(&self, key: &K, make: impl FnOnce() -> Result<T>) -> Result<(Arc<T>, f64)> {
+        let start = Instant::now();
+        let Some(slot) = self.slots.get(key) else { return Ok((Arc::new(make()?), 0.0)) };
         let mut slot: MutexGuard<'_, Slot<T>> = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = start.elapsed().as_secs_f64();
         slot.left = slot.left.saturating_sub(1);
-        let value = match slot.value.take() {
-            Some(value) => value,
-            None => Arc::new(make()?),
+        let (value, saved) = match slot.value.take() {
+            Some((value, took)) => ((value, took), took - waited),
+            None => {
+                let start = Instant::now();
+                let value = Arc::new(make()?);
+                ((value, start.elapsed().as_secs_f64()), -waited)
+            }
         };
         if slot.left > 0 {
             slot.value = Some(value.clone());
         }
-        Ok(value)
+        Ok((value.0, saved))
     }
 }
 
@@ -59,7 +67,7 @@ mod tests {
                 made += 1;
                 Ok(String::from("value"))
             });
-            value.unwrap()
+            value.unwrap().0
         };
         let first = take();
         let second = take();
@@ -74,6 +82,18 @@ mod tests {
         let shared = Shared::new([1, 1]);
         let fail = || Err(Error::Setting { name: "x", reason: "y".into() });
         assert!(shared.take(&1, fail).is_err());
-        assert_eq!(*shared.take(&1, || Ok(7)).unwrap(), 7);
+        assert_eq!(*shared.take(&1, || Ok(7)).unwrap().0, 7);
+    }
+
+    #[test]
+    fn what_another_spent_is_told() {
+        let shared = Shared::new(["a", "a"]);
+        let slow = || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            Ok(())
+        };
+        let (_, first) = shared.take(&"a", slow).unwrap();
+        let (_, second) = shared.take(&"a", slow).unwrap();
+        assert!(first <= 0.0 && second > 0.049, "{first} {second}");
     }
 }

@@ -4,14 +4,16 @@ use serde::Serialize;
 
 use super::{
     found::{Found, Measure},
-    plan::{Plan, PlannedPolicy},
+    plan::{ModelPlan, Plan, PlannedPolicy},
     results::Results,
     weak::weak,
 };
 use crate::{
+    metrics::Metric,
     record::{CacheBytes, Key},
     stats::{Estimate, Mean},
     tasks::Question,
+    wall_seconds,
 };
 
 /// Means of a run by task, policy and budget.
@@ -21,6 +23,9 @@ pub struct Summary {
     pub rows: Vec<Row>,
     /// Policies that cannot hold.
     pub unavailable: Vec<Unavailable>,
+    /// Seconds in which something of it was measured, without pauses between runs; `None` where
+    /// results of older versions do not say when they ended.
+    pub wall_seconds: Option<f64>,
 }
 
 /// A policy that cannot hold.
@@ -37,7 +42,7 @@ pub struct Unavailable {
 }
 
 impl Unavailable {
-    fn new(key: &Key, reason: &str) -> Self {
+    pub(super) fn new(key: &Key, reason: &str) -> Self {
         let Key { model, policy, budget, .. } = key.clone();
         Self { model, policy, budget, reason: reason.to_owned() }
     }
@@ -47,6 +52,8 @@ impl Unavailable {
 struct Sample<'a> {
     value: f64,
     beside: &'a [(Measure, f64)],
+    metric: Option<Metric>,
+    lowest: f64,
     /// The value of the full cache on the same sample.
     full: Option<f64>,
     held: CacheBytes,
@@ -71,6 +78,9 @@ pub struct Row {
     pub budget: String,
     /// The averaged number.
     pub measure: Measure,
+    /// The metric of a score; absent for other numbers, and where samples have different ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric: Option<Metric>,
     /// The mean over samples, and its standard error.
     pub mean: Mean,
     /// The ends of the 95 % interval: Wilson's for scores that are 0 or 1, Student's for others; of
@@ -87,51 +97,18 @@ pub struct Row {
     /// Bytes of free room for tokens to come over bytes of a full cache; `None` in results of older
     /// versions.
     pub spare_of_full: Option<f64>,
-    /// Wall-clock seconds of all samples.
+    /// Seconds of all samples, each as if it had been alone.
     pub seconds: f64,
 }
 
 impl Summary {
     /// Means over the units of a plan that have results.
     pub fn new(plan: &Plan, results: &Results) -> Self {
-        type Group = (Key, Option<u64>, Measure);
-        let mut groups: Vec<(Group, Vec<Sample<'_>>)> = Vec::new();
-        let mut places = BTreeMap::new();
-        for model in &plan.models {
-            let lengths = model.lengths();
-            for unit in &model.units {
-                let Some(Found::Numbers { first: (measure, value), beside, held, seconds }) =
-                    results.found(&unit.key)
-                else {
-                    continue;
-                };
-                let full = Key { policy: "full".into(), budget: "-".into(), ..unit.key.clone() };
-                let full = match results.found(&full) {
-                    Some(Found::Numbers { first: (of, value), .. }) if of == measure => {
-                        Some(*value)
-                    }
-                    _ => None,
-                };
-                let key = Key { seed: 0, sample: String::new(), ..unit.key.clone() };
-                let group = (key, lengths.of(unit), *measure);
-                let place = *places.entry(group.clone()).or_insert_with(|| {
-                    groups.push((group, Vec::new()));
-                    groups.len() - 1
-                });
-                let (value, held, seconds) = (*value, *held, *seconds);
-                groups[place].1.push(Sample { value, beside, full, held, seconds });
-            }
-        }
-        // Tasks together, rather than samples as they run.
-        groups.sort_by_key(|((key, length, _), _)| {
-            let model = plan.models.iter().position(|one| one.opened.label == key.model);
-            let task = plan.tasks.iter().position(|task| task.label == key.task);
-            (model, task, *length, key.ask)
+        let lengths: Vec<_> = plan.models.iter().map(ModelPlan::lengths).collect();
+        let units = plan.models.iter().zip(&lengths).flat_map(|(model, lengths)| {
+            model.units.iter().map(|unit| (&unit.key, lengths.of(unit)))
         });
-        let rows = groups.into_iter().map(|((key, length, measure), samples)| Row {
-            length,
-            ..Row::new(key, measure, &samples)
-        });
+        let (rows, wall_seconds) = means(units, |key| results.found(key));
         let mut unavailable: Vec<Unavailable> =
             plan.unavailable().map(|(key, reason)| Unavailable::new(key, reason)).collect();
         for (key, reason) in results.unavailable() {
@@ -143,15 +120,23 @@ impl Summary {
                 };
                 model.entries.iter().any(name)
             });
-            let measured = places.keys().any(|(group, ..)| {
-                (&group.model, &group.policy, &group.budget)
-                    == (&key.model, &key.policy, &key.budget)
+            let measured = rows.iter().any(|row| {
+                (&row.model, &row.policy, &row.budget) == (&key.model, &key.policy, &key.budget)
             });
             if planned && !measured && !unavailable.contains(&row) {
                 unavailable.push(row);
             }
         }
-        Self { rows: rows.collect(), unavailable }
+        Self { rows, unavailable, wall_seconds }
+    }
+
+    /// Means over results in this order, each with its length where its task has several.
+    pub(super) fn of_results(results: &[(Key, Option<u64>, Found)]) -> Self {
+        let found: BTreeMap<&Key, &Found> =
+            results.iter().map(|(key, _, found)| (key, found)).collect();
+        let units = results.iter().map(|(key, length, _)| (key, *length));
+        let (rows, wall_seconds) = means(units, |key| found.get(key).copied());
+        Self { rows, unavailable: Vec::new(), wall_seconds }
     }
 
     /// A warning for each task that the model fails on with everything kept: to be shown before
@@ -165,6 +150,56 @@ impl Summary {
         }
         warnings
     }
+}
+
+/// The means of units that have results, tasks together rather than samples as they run, and the
+/// seconds in which they were measured.
+fn means<'a>(
+    units: impl Iterator<Item = (&'a Key, Option<u64>)>,
+    found: impl Fn(&Key) -> Option<&'a Found>,
+) -> (Vec<Row>, Option<f64>) {
+    type Group = (Key, Option<u64>, Measure);
+    let mut groups: Vec<(Group, Vec<Sample<'_>>)> = Vec::new();
+    let mut places = BTreeMap::new();
+    let (mut models, mut tasks, mut spans) = (Vec::new(), Vec::new(), Vec::new());
+    for (unit, length) in units {
+        if !models.contains(&&unit.model) {
+            models.push(&unit.model);
+        }
+        if !tasks.contains(&&unit.task) {
+            tasks.push(&unit.task);
+        }
+        let Some(Found::Numbers { first, beside, metric, lowest, held, seconds, span }) =
+            found(unit)
+        else {
+            continue;
+        };
+        let (measure, value) = *first;
+        let full = Key { policy: "full".into(), budget: "-".into(), ..unit.clone() };
+        let full = match found(&full) {
+            Some(Found::Numbers { first: (of, value), .. }) if *of == measure => Some(*value),
+            _ => None,
+        };
+        let key = Key { seed: 0, sample: String::new(), ..unit.clone() };
+        let group = (key, length, measure);
+        let place = *places.entry(group.clone()).or_insert_with(|| {
+            groups.push((group, Vec::new()));
+            groups.len() - 1
+        });
+        let (metric, lowest, held, seconds) = (*metric, *lowest, *held, *seconds);
+        groups[place].1.push(Sample { value, beside, metric, lowest, full, held, seconds });
+        spans.push(*span);
+    }
+    groups.sort_by_key(|((key, length, _), _)| {
+        let model = models.iter().position(|model| **model == key.model);
+        let task = tasks.iter().position(|task| **task == key.task);
+        (model, task, *length, key.ask)
+    });
+    let row = |((key, length, measure), samples): (Group, Vec<Sample<'_>>)| Row {
+        length,
+        ..Row::new(key, measure, &samples)
+    };
+    (groups.into_iter().map(row).collect(), wall_seconds(spans))
 }
 
 impl Row {
@@ -182,6 +217,9 @@ impl Row {
         let spare = samples.iter().map(|sample| Some(sample.held.spare? as f64));
         let spare = spare.sum::<Option<f64>>();
         let full = bytes(&|held| held.full).max(1.0);
+        let lowest = samples.iter().map(|sample| sample.lowest).fold(0.0, f64::min);
+        let metric = samples.first().and_then(|sample| sample.metric);
+        let metric = metric.filter(|_| samples.iter().all(|sample| sample.metric == metric));
         Self {
             model: key.model,
             task: key.task,
@@ -190,10 +228,11 @@ impl Row {
             policy: key.policy,
             budget: key.budget,
             measure,
+            metric,
             mean: Mean::of(&values),
-            interval: estimate(measure, &values).interval,
+            interval: estimate(measure, lowest, &values).interval,
             over_full: over.map(|over| Mean::of(&over)),
-            beside: beside.iter().map(|(of, values)| (*of, estimate(*of, values))).collect(),
+            beside: beside.iter().map(|(of, values)| (*of, estimate(*of, 0.0, values))).collect(),
             held_of_full: (bytes(&|held| held.bytes) - spare.unwrap_or(0.0)) / full,
             spare_of_full: spare.map(|spare| spare / full),
             seconds: samples.iter().map(|sample| sample.seconds).sum(),
@@ -201,10 +240,12 @@ impl Row {
     }
 }
 
-/// The mean of numbers of one kind, with an interval that holds none which cannot be.
-fn estimate(measure: Measure, values: &[f64]) -> Estimate {
+/// The mean of numbers of one kind, with an interval that holds none which cannot be. `lowest` is
+/// the lowest that a score can be.
+fn estimate(measure: Measure, lowest: f64, values: &[f64]) -> Estimate {
     match measure {
-        Measure::Score | Measure::RightTokens => Estimate::of_scores(values),
+        Measure::Score | Measure::RightTokens => Estimate::of_scores_from(lowest, values),
+        Measure::By(metric) => Estimate::of_scores_from(*metric.range().start(), values),
         Measure::Agreement | Measure::Overlap => Estimate::of(values).within(0.0, 1.0),
         Measure::Kl | Measure::OutputError => Estimate::of(values).within(0.0, f64::INFINITY),
         Measure::Nats => Estimate::of(values),
@@ -220,6 +261,8 @@ mod tests {
         let sample = |value: &f64| Sample {
             value: *value,
             beside: &[],
+            metric: None,
+            lowest: 0.0,
             full: Some(0.5),
             held,
             seconds: 0.5,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Debug};
 
 use briquette_models::Tokenizer;
 
-use crate::{Result, metrics::Metric};
+use crate::{Result, metrics::Metrics};
 
 /// The most samples of a cell: their list is held as a whole.
 pub const MOST_SAMPLES: usize = 1_000_000;
@@ -65,7 +65,7 @@ pub struct Turn {
     /// The labels to choose from, for metrics of classification.
     pub classes: Vec<String>,
     /// How the answer is scored.
-    pub metric: Metric,
+    pub metrics: Metrics,
     /// The one right answer in tokens, where it has one: gives the share of right tokens.
     pub tokens: Option<Vec<u32>>,
     /// Tokens generated at most.

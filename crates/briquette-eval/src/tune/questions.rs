@@ -129,7 +129,7 @@ mod tests {
             question: question.to_vec(),
             references: vec!["a".into()],
             classes: Vec::new(),
-            metric: Metric::ExactMatch,
+            metrics: Metric::ExactMatch.into(),
             tokens: Some(answer.to_vec()),
             max_new_tokens: 4,
             stop: Vec::new(),

@@ -1,10 +1,12 @@
 //! Prompts given to a model.
 
+use std::time::{Duration, Instant};
+
 use burn::tensor::{Int, Tensor, TensorData};
 
 use briquette::{
     KvCache, Prompt,
-    cache::SharedPrefill,
+    cache::{SharedPrefill, SharedTimes},
     policy::{PositionMode, PrefillCompression},
 };
 
@@ -69,14 +71,48 @@ pub fn prefill_shared<P: AsRef<[u32]>>(
     prompts: &[P],
     caches: &mut [KvCache],
 ) -> Result<Tensor<2>> {
+    let (tokens, mut shared) = begin_shared(model, prompts, caches)?;
+    model.last_through(tokens, &mut shared).inspect_err(|_| shared.reset())
+}
+
+/// As [`prefill_shared`], with the time that each cache's own prefill would have taken: that of the
+/// model, which is the same for all, of its own attention, scores and compression, and nothing of
+/// the others'. The device is waited for around each cache in each layer.
+///
+/// # Shapes
+/// - returns `[prompts, vocab_size]`
+///
+/// # Errors
+/// As [`prefill_shared`].
+pub fn prefill_shared_timed<P: AsRef<[u32]>>(
+    model: &Model,
+    prompts: &[P],
+    caches: &mut [KvCache],
+) -> Result<(Tensor<2>, Vec<Duration>)> {
+    let start = Instant::now();
+    let (tokens, shared) = begin_shared(model, prompts, caches)?;
+    let mut shared = shared.timed();
+    let logits = model.last_through(tokens, &mut shared).inspect_err(|_| shared.reset())?;
+    model.device().sync()?;
+    let took = start.elapsed();
+    let SharedTimes { all, each } = shared.times().cloned().unwrap_or_default();
+    let outside = took.saturating_sub(all);
+    Ok((logits, each.into_iter().map(|each| outside + each).collect()))
+}
+
+/// The tokens of prompts, and the caches that take them in.
+fn begin_shared<'a, P: AsRef<[u32]>>(
+    model: &Model,
+    prompts: &[P],
+    caches: &'a mut [KvCache],
+) -> Result<(Tensor<2, Int>, SharedPrefill<'a>)> {
     let mut context = model.config().max_position_embeddings;
     for cache in caches.iter() {
         model.check_cache(cache)?;
         context = context.min(model.context(cache.policy()).unwrap_or(usize::MAX));
     }
     let padded = Padded::new(model, prompts, context, &[])?;
-    let mut shared = SharedPrefill::new(caches, padded.prompt)?;
-    model.last_through(padded.tokens, &mut shared).inspect_err(|_| shared.reset())
+    Ok((padded.tokens, SharedPrefill::new(caches, padded.prompt)?))
 }
 
 /// Tokens of the longest prompt.

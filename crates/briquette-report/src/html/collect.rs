@@ -1,8 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use briquette_eval::{
+    metrics::{Metric, Metrics},
     record::{Answer, CacheBytes, KeptTokens, Key, Outcome, Record},
     record_set::{Arrived, RecordSet},
+    wall_seconds,
 };
 
 use super::{
@@ -36,8 +38,10 @@ pub(super) struct Collected {
     pub(super) memory: BTreeMap<Row, Memory>,
     /// Seconds of all records of a row.
     pub(super) seconds: BTreeMap<Row, f64>,
-    /// Start and end of each record's measurement; `None` for one that does not say when it ended.
-    spans: Vec<Option<(f64, f64)>>,
+    /// Begin and end of each record's measurement; `None` for one that does not say when it ended.
+    spans: Vec<Option<[f64; 2]>>,
+    /// The metrics of each turn of a sample, by model, task and sample.
+    metrics: BTreeMap<(String, String, Unit), Vec<Metrics>>,
     /// Why a policy cannot hold, and in which tasks.
     pub(super) unavailable: BTreeMap<Row, BTreeMap<String, BTreeSet<String>>>,
     /// By model and task.
@@ -52,6 +56,10 @@ pub(super) struct Scores {
     /// The score of a sample is the mean over its turns: they share a context, so they are no
     /// trials of their own.
     pub(super) by_unit: BTreeMap<Unit, f64>,
+    /// The metrics of that score.
+    pub(super) metrics: BTreeSet<Metric>,
+    /// Scores by other metrics, likewise.
+    pub(super) beside: BTreeMap<Metric, BTreeMap<Unit, f64>>,
     /// The share of right tokens, the mean over turns that have it.
     pub(super) right_tokens: BTreeMap<Unit, f64>,
     /// `[turn][sample]`, for samples of several turns.
@@ -156,8 +164,10 @@ pub(super) struct Shown {
     pub(super) turn: usize,
     pub(super) said: String,
     pub(super) references: Vec<String>,
-    pub(super) metric: String,
+    pub(super) metric: &'static str,
     pub(super) score: f64,
+    /// Scores by other metrics.
+    pub(super) beside: Vec<(&'static str, f64)>,
 }
 
 impl Collected {
@@ -167,7 +177,8 @@ impl Collected {
     /// [`Error::Page`] for records that contradict each other.
     pub(super) fn push(&mut self, record: Record) -> Result<()> {
         let arrived = self.seen.add(&record, "");
-        let Record { key, outcome, seconds, ended_seconds } = record;
+        let span = record.span();
+        let Record { key, outcome, seconds, .. } = record;
         match arrived {
             Arrived::First => self.records += 1,
             Arrived::Newer => self.duplicates += 1,
@@ -195,7 +206,7 @@ impl Collected {
         self.seeds.insert(key.seed);
         self.units.entry(key.task.clone()).or_default().insert(unit.clone());
         *self.seconds.entry(row.clone()).or_default() += seconds;
-        self.spans.push(ended_seconds.map(|end| (end - seconds, end)));
+        self.spans.push(span);
         match outcome {
             Outcome::Answers {
                 axes,
@@ -206,6 +217,7 @@ impl Collected {
                 decoded_tokens,
             } => {
                 self.hold(&row, cache);
+                self.check_metrics(&key, &unit, &answers)?;
                 let tasks = self.scores.entry(row.clone()).or_default();
                 let scores = tasks.entry(Column::of(&key)).or_default();
                 scores.push(&unit, &axes, &answers);
@@ -244,17 +256,28 @@ impl Collected {
         Ok(())
     }
 
-    /// Seconds in which something was measured: records that ran at a time count once, and the time
-    /// between two runs does not. `None` if one of them does not say when it ended.
+    /// Seconds in which something was measured; `None` if a record does not say when it ended.
     pub(super) fn wall_seconds(&self) -> Option<f64> {
-        let mut spans = self.spans.iter().copied().collect::<Option<Vec<_>>>()?;
-        spans.sort_by(|(a, b), (c, d)| a.total_cmp(c).then(b.total_cmp(d)));
-        let (mut wall, mut reached) = (0.0, f64::NEG_INFINITY);
-        for (start, end) in spans {
-            wall += (end - start.max(reached)).max(0.0);
-            reached = end.max(reached);
+        wall_seconds(self.spans.iter().copied())
+    }
+
+    /// Refuses answers to one sample that were scored by other metrics under another policy: their
+    /// means could not be compared.
+    fn check_metrics(&mut self, key: &Key, unit: &Unit, answers: &[Answer]) -> Result<()> {
+        let found: Vec<Metrics> = answers.iter().map(Answer::metrics).collect();
+        let place = (key.model.clone(), key.task.clone(), unit.clone());
+        let first = self.metrics.entry(place).or_insert_with(|| found.clone());
+        if *first == found {
+            return Ok(());
         }
-        Some(wall)
+        let named = |of: &[Metrics]| of.first().map_or_else(String::new, ToString::to_string);
+        let message = format!(
+            "{key}: scored by {}, under another policy by {}; `briquette run` without --shard scores the answers of a run \
+             alike, and `briquette score` by any metric",
+            named(&found),
+            named(first)
+        );
+        Err(Error::Page { message })
     }
 
     fn hold(&mut self, row: &Row, cache: CacheBytes) {
@@ -268,11 +291,9 @@ impl Collected {
             turn: if several { turn } else { 0 },
             said: cut(answer.said),
             references: answer.references.into_iter().take(REFERENCES_KEPT).map(cut).collect(),
-            metric: serde_json::to_value(answer.metric)
-                .ok()
-                .and_then(|name| name.as_str().map(str::to_owned))
-                .unwrap_or_else(|| format!("{:?}", answer.metric)),
+            metric: answer.metric.name(),
             score: answer.score,
+            beside: answer.beside.iter().map(|(by, score)| (by.name(), *score)).collect(),
         };
         shown.insert(unit, (1..).zip(answers).map(turn).collect());
         if shown.len() > ANSWERS_KEPT {
@@ -348,9 +369,23 @@ impl Collected {
 }
 
 impl Scores {
+    /// The lowest that a score can be.
+    pub(super) fn lowest(&self) -> f64 {
+        self.metrics.iter().map(|metric| *metric.range().start()).fold(0.0, f64::min)
+    }
+
     fn push(&mut self, unit: &Unit, axes: &BTreeMap<String, u64>, answers: &[Answer]) {
         let score = mean(answers.iter().map(|answer| answer.score));
         self.by_unit.insert(unit.clone(), score);
+        self.metrics.extend(answers.iter().map(|answer| answer.metric));
+        let mut beside: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
+        for (metric, score) in answers.iter().flat_map(|answer| &answer.beside) {
+            beside.entry(*metric).or_default().push(*score);
+        }
+        for (metric, scores) in beside {
+            let by_unit = self.beside.entry(metric).or_default();
+            by_unit.insert(unit.clone(), mean(scores.into_iter()));
+        }
         let right: Vec<f64> = answers.iter().filter_map(|answer| answer.right_tokens).collect();
         if !right.is_empty() {
             self.right_tokens.insert(unit.clone(), mean(right.into_iter()));

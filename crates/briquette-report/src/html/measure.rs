@@ -1,6 +1,10 @@
-use std::{cmp::Ordering, collections::BTreeMap, fmt};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
-use briquette_eval::stats::Estimate;
+use briquette_eval::{metrics::Metric, stats::Estimate};
 use serde::Serialize;
 
 use super::{
@@ -31,6 +35,9 @@ pub(super) enum Measure {
     HeldBytes,
     SpareBytes,
     Seconds,
+    /// A score by a metric beside the first.
+    #[serde(untagged)]
+    By(Metric),
 }
 
 impl Measure {
@@ -52,6 +59,7 @@ impl Measure {
             Self::HeldBytes => "held, KiB",
             Self::SpareBytes => "spare room, KiB",
             Self::Seconds => "s a sample",
+            Self::By(metric) => metric.name(),
         }
     }
 
@@ -89,7 +97,10 @@ impl Measure {
                 "KiB of the keys and values that are kept, with their bookkeeping, at the end of a sample, the mean."
             }
             Self::SpareBytes => "KiB of free room for tokens to come, the mean.",
-            Self::Seconds => "Wall-clock seconds of a sample, the mean.",
+            Self::Seconds => {
+                "Seconds of a sample, the mean: what it takes under this policy alone, whatever ran beside it."
+            }
+            Self::By(_) => "Mean score of the samples by this metric. More is better.",
         }
     }
 
@@ -110,7 +121,8 @@ impl Measure {
             | Self::ScoreOverFull
             | Self::RightTokens
             | Self::Agreement
-            | Self::Overlap => Some(Ordering::Greater),
+            | Self::Overlap
+            | Self::By(_) => Some(Ordering::Greater),
             Self::Nats | Self::NatsOverFull | Self::Kl | Self::OutputError => Some(Ordering::Less),
             _ => None,
         }
@@ -118,15 +130,18 @@ impl Measure {
 
     /// Whether it lies in 0..=1.
     pub(super) fn is_share(self) -> bool {
-        matches!(
-            self,
-            Self::Score | Self::RightTokens | Self::Agreement | Self::Overlap | Self::HeldShare
-        )
+        match self {
+            Self::Score | Self::RightTokens | Self::Agreement | Self::Overlap | Self::HeldShare => {
+                true
+            }
+            Self::By(metric) => *metric.range().start() >= 0.0,
+            _ => false,
+        }
     }
 
     pub(super) fn text(self, value: f64) -> String {
         match self {
-            Self::Score | Self::RightTokens | Self::Agreement | Self::Overlap => {
+            Self::Score | Self::RightTokens | Self::Agreement | Self::Overlap | Self::By(_) => {
                 format!("{value:.2}")
             }
             Self::ScoreOverFull => format!("{value:+.2}"),
@@ -165,8 +180,12 @@ impl fmt::Display for Measure {
 }
 
 /// Estimates by row, by task (`None` for all tasks together), by measure.
-#[derive(Debug)]
-pub(super) struct Measures(BTreeMap<(Row, Option<Column>, Measure), Estimate>);
+#[derive(Debug, Default)]
+pub(super) struct Measures {
+    numbers: BTreeMap<(Row, Option<Column>, Measure), Estimate>,
+    /// The metric of the scores of a task, if it has one.
+    metrics: BTreeMap<Column, Metric>,
+}
 
 /// A line of `report.csv`.
 #[derive(Debug, Serialize)]
@@ -177,6 +196,7 @@ pub(super) struct CsvRow<'a> {
     task: Text<'a>,
     ask: &'a str,
     measure: Measure,
+    metric: &'a str,
     unit: &'a str,
     samples: usize,
     mean: f64,
@@ -186,7 +206,7 @@ pub(super) struct CsvRow<'a> {
 
 impl Measures {
     pub(super) fn of(collected: &Collected) -> Self {
-        let mut measures = Self(BTreeMap::new());
+        let mut measures = Self::default();
         for (row, tasks) in &collected.scores {
             for (column, scores) in tasks {
                 let full = collected.scores.get(&row.full()).and_then(|tasks| tasks.get(column));
@@ -230,12 +250,27 @@ impl Measures {
             measures.add((row, None, Measure::Seconds), sure(each));
         }
         measures.means(collected);
+        let mut metrics: BTreeMap<&Column, BTreeSet<Metric>> = BTreeMap::new();
+        for (column, scores) in collected.scores.values().flatten() {
+            metrics.entry(column).or_default().extend(&scores.metrics);
+        }
+        for (column, metrics) in metrics {
+            if let (Some(metric), 1) = (metrics.first(), metrics.len()) {
+                measures.metrics.insert(column.clone(), *metric);
+            }
+        }
         measures
     }
 
     fn scores(&mut self, row: &Row, column: &Column, scores: &Scores, full: Option<&Scores>) {
         let at = |measure| (row, Some(column.clone()), measure);
-        self.add(at(Measure::Score), Estimate::of_scores(&values(&scores.by_unit)));
+        let score = Estimate::of_scores_from(scores.lowest(), &values(&scores.by_unit));
+        self.add(at(Measure::Score), score);
+        for (metric, by_unit) in &scores.beside {
+            let lowest = *metric.range().start();
+            let score = Estimate::of_scores_from(lowest, &values(by_unit));
+            self.add(at(Measure::By(*metric)), score);
+        }
         let right = Estimate::of_scores(&values(&scores.right_tokens));
         self.add(at(Measure::RightTokens), right);
         if let Some(full) = full {
@@ -270,7 +305,9 @@ impl Measures {
                 for (row, _) in rows() {
                     let each = columns.iter().map(|c| self.get(row, Some(c), Measure::Score));
                     if let Some(each) = each.collect::<Option<Vec<_>>>() {
-                        let mean = Estimate::mean_of(&each).within(0.0, 1.0);
+                        let lowest = rows().flat_map(|(_, tasks)| tasks.values());
+                        let lowest = lowest.map(Scores::lowest).fold(0.0, f64::min);
+                        let mean = Estimate::mean_of(&each).within(lowest, 1.0);
                         let all = Column { task: String::new(), ask };
                         self.add((row, Some(all), Measure::Score), mean);
                     }
@@ -290,7 +327,7 @@ impl Measures {
     /// Adds an estimate, unless it is of no number.
     fn add(&mut self, (row, column, measure): (&Row, Option<Column>, Measure), known: Estimate) {
         if known.count > 0 {
-            self.0.insert((row.clone(), column, measure), known);
+            self.numbers.insert((row.clone(), column, measure), known);
         }
     }
 
@@ -300,7 +337,18 @@ impl Measures {
         column: Option<&Column>,
         measure: Measure,
     ) -> Option<Estimate> {
-        self.0.get(&(row.clone(), column.cloned(), measure)).copied()
+        self.numbers.get(&(row.clone(), column.cloned(), measure)).copied()
+    }
+
+    /// The metric of the scores of a task; `None` where samples have different ones.
+    pub(super) fn metric(&self, column: &Column) -> Option<Metric> {
+        self.metrics.get(column).copied()
+    }
+
+    /// Scores by metrics beside the first, of any task.
+    pub(super) fn beside(&self) -> BTreeSet<Measure> {
+        let measures = self.numbers.keys().map(|(_, _, measure)| *measure);
+        measures.filter(|measure| matches!(measure, Measure::By(_))).collect()
     }
 
     /// The mean over all tasks, where there are several.
@@ -315,7 +363,7 @@ impl Measures {
     /// Tasks with this measure, in order.
     pub(super) fn columns(&self, measure: Measure) -> Vec<Column> {
         let mut columns: Vec<Column> = self
-            .0
+            .numbers
             .keys()
             .filter(|(_, column, found)| *found == measure && column.is_some())
             .filter_map(|(_, column, _)| column.clone())
@@ -327,13 +375,21 @@ impl Measures {
     }
 
     pub(super) fn csv(&self) -> impl Iterator<Item = CsvRow<'_>> {
-        self.0.iter().map(|((row, column, measure), estimate)| CsvRow {
+        let metric = |column: Option<&Column>, measure| match measure {
+            Measure::By(metric) => metric.name(),
+            Measure::Score | Measure::ScoreOverFull => {
+                column.and_then(|column| self.metric(column)).map_or("", Metric::name)
+            }
+            _ => "",
+        };
+        self.numbers.iter().map(move |((row, column, measure), estimate)| CsvRow {
             model: Text(&row.model),
             policy: Text(&row.policy),
             budget: Text(&row.budget),
             task: Text(column.as_ref().map_or("", |column| &column.task)),
             ask: column.as_ref().map_or("", Column::ask),
             measure: *measure,
+            metric: metric(column.as_ref(), *measure),
             unit: measure.unit(),
             samples: estimate.count,
             mean: estimate.mean,

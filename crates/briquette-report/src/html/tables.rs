@@ -47,31 +47,13 @@ pub(super) fn tables(facts: &Facts, collected: &Collected, measures: &Measures) 
         let grid = Grid::new(collected, model);
         for shown in &SHOWN {
             for column in measures.columns(shown.measure) {
-                let of = |row: &Row, measure| measures.get(row, Some(&column), measure);
-                let cell = |row: &Row| {
-                    let found = shown.measure.text(of(row, shown.measure)?.mean);
-                    Some(match of(row, shown.beside) {
-                        Some(beside) => format!("{found} / {}", shown.beside.text(beside.mean)),
-                        None => found,
-                    })
-                };
-                let counts = grid.rows.iter().filter_map(|row| Some(of(row, shown.measure)?.count));
-                let (least, most) = counts.fold((usize::MAX, 0), |(least, most), count| {
-                    (least.min(count), most.max(count))
-                });
-                let samples = if least == most {
-                    plural(most, "sample")
-                } else {
-                    format!("{least} to {}", plural(most, "sample"))
-                };
-                let [what, beside] = shown.what;
-                let both = grid.rows.iter().any(|row| of(row, shown.beside).is_some());
-                let beside = if both { format!(" / {beside}") } else { String::new() };
-                let what = format!("{what}{beside}; {samples}.");
-                text += &grid.section(model, &column.label(), &what, |row| {
-                    cell(row)
-                        .or_else(|| grid.cannot_hold(row, &column).then(|| "cannot hold".into()))
-                });
+                text += &grid.numbers(model, measures, &column, shown);
+                // Of a metric beside the score nothing stands beside.
+                let others = measures.beside().into_iter();
+                for measure in others.filter(|_| shown.measure == Measure::Score) {
+                    let other = Shown { measure, beside: measure, what: ["Score", ""] };
+                    text += &grid.numbers(model, measures, &column, &other);
+                }
             }
         }
         let bytes = |row: &Row| {
@@ -114,6 +96,49 @@ impl<'a> Grid<'a> {
     fn cannot_hold(&self, row: &Row, column: &Column) -> bool {
         let reasons = self.unavailable.get(row);
         reasons.is_some_and(|all| all.values().any(|tasks| tasks.contains(&column.task)))
+    }
+
+    /// The table of a number of a task, and of what stands beside it.
+    fn numbers(
+        &self,
+        model: &str,
+        measures: &Measures,
+        column: &Column,
+        Shown { measure, beside: other, what: [what, other_is] }: &Shown,
+    ) -> String {
+        let of = |row: &Row, measure: Measure| measures.get(row, Some(column), measure);
+        let beside = |row: &Row| of(row, *other).filter(|_| other != measure);
+        let cell = |row: &Row| {
+            let found = measure.text(of(row, *measure)?.mean);
+            Some(match beside(row) {
+                Some(beside) => format!("{found} / {}", other.text(beside.mean)),
+                None => found,
+            })
+        };
+        let counts = self.rows.iter().filter_map(|row| Some(of(row, *measure)?.count));
+        let (least, most) = counts
+            .fold((usize::MAX, 0), |(least, most), count| (least.min(count), most.max(count)));
+        let samples = if least == most {
+            plural(most, "sample")
+        } else {
+            format!("{least} to {}", plural(most, "sample"))
+        };
+        let metric = match measure {
+            Measure::By(metric) => Some(*metric),
+            Measure::Score if !measures.beside().is_empty() => measures.metric(column),
+            _ => None,
+        };
+        let by = metric.map_or_else(String::new, |metric| format!(" by {}", metric.name()));
+        let both = self.rows.iter().any(|row| beside(row).is_some());
+        let and = if both { format!(" / {other_is}") } else { String::new() };
+        let what = format!("{what}{by}{and}; {samples}.");
+        let heading = match measure {
+            Measure::By(metric) => format!("{}, {}", column.label(), metric.name()),
+            _ => column.label(),
+        };
+        self.section(model, &heading, &what, |row| {
+            cell(row).or_else(|| self.cannot_hold(row, column).then(|| "cannot hold".into()))
+        })
     }
 
     /// A heading, a sentence and a table; nothing if there is no cell.

@@ -1,6 +1,6 @@
 //! Results of a run that never was, for tests of what is made of results.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use briquette_eval::{
     metrics::Metric,
@@ -30,7 +30,7 @@ pub(crate) fn record(
         sample: sample.to_string(),
         ask,
     };
-    Record { key, outcome, seconds: 0.5, ended_seconds: None }
+    Record { key, outcome, seconds: 0.5, began_seconds: None, ended_seconds: None }
 }
 
 /// Answers with these scores, one a turn.
@@ -47,8 +47,10 @@ pub(crate) fn answers(
             .map(|score| Answer {
                 said: said.into(),
                 references: vec!["4711".into()],
+                classes: Vec::new(),
                 metric: Metric::Contains,
                 score: *score,
+                beside: BTreeMap::new(),
                 right_tokens: None,
             })
             .collect(),

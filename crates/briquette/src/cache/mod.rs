@@ -26,7 +26,7 @@ pub use config::{CacheConfig, InputCheck};
 pub use kv_cache::KvCache;
 pub use prompt::Prompt;
 pub use second_pass::Reconstruction;
-pub use shared_prefill::SharedPrefill;
+pub use shared_prefill::{SharedPrefill, SharedTimes};
 
 pub use crate::{
     ops::{AttentionStatistics, Clustering, Entries, Statistic},

@@ -1,8 +1,14 @@
 //! One prefill of a prompt for several caches.
 
+use std::time::Duration;
+
 use burn::tensor::Tensor;
 
-use super::{KvCache, Prompt, call::input::Projections, shared_attention::SharedAttention};
+use super::{
+    KvCache, Prompt,
+    call::input::Projections,
+    shared_attention::{Clock, SharedAttention},
+};
 use crate::{Error, Policy, Result, position::PositionEncoding};
 
 /// Empty caches of one model that take in the same prompt, in one pass of the model: its products
@@ -37,6 +43,18 @@ use crate::{Error, Policy, Result, position::PositionEncoding};
 pub struct SharedPrefill<'a> {
     caches: &'a mut [KvCache],
     columns: usize,
+    is_timed: bool,
+    times: SharedTimes,
+}
+
+/// Time that a timed shared prefill has spent in its caches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedTimes {
+    /// All of it.
+    pub all: Duration,
+    /// Of each cache: its attention, whichever cache computed it, and what it did for itself. With
+    /// the time outside the caches this is what its own prefill would take.
+    pub each: Vec<Duration>,
 }
 
 impl<'a> SharedPrefill<'a> {
@@ -72,7 +90,8 @@ impl<'a> SharedPrefill<'a> {
                 return refused(number, format!("it is on {:?}", cache.device));
             }
         }
-        let mut shared = Self { caches, columns };
+        let times = SharedTimes { all: Duration::ZERO, each: vec![Duration::ZERO; caches.len()] };
+        let mut shared = Self { caches, columns, is_timed: false, times };
         let begun =
             shared.caches.iter_mut().try_for_each(|cache| cache.begin_prompt(prompt.clone()));
         if let Err(error) = begun {
@@ -80,6 +99,16 @@ impl<'a> SharedPrefill<'a> {
             return Err(error);
         }
         Ok(shared)
+    }
+
+    /// Measures what each cache takes. The device is waited for before and after each of them.
+    pub fn timed(self) -> Self {
+        Self { is_timed: true, ..self }
+    }
+
+    /// Time spent in the caches so far, if it is [measured](Self::timed).
+    pub fn times(&self) -> Option<&SharedTimes> {
+        self.is_timed.then_some(&self.times)
     }
 
     /// [`KvCache::attend`] of all caches: the whole prompt at once, layers from the first to the
@@ -117,10 +146,16 @@ impl<'a> SharedPrefill<'a> {
                 found: new.queries.dims().into(),
             });
         }
-        let shared = SharedAttention::default();
+        let device = self.caches.first().map(|cache| cache.device.clone());
+        let clock = Clock(device.filter(|_| self.is_timed));
+        let shared = SharedAttention::new(clock.clone());
         let mut output = None;
-        for cache in self.caches.iter_mut() {
+        for (cache, each) in self.caches.iter_mut().zip(&mut self.times.each) {
+            let start = clock.now();
             let attended = cache.attend_sharing(layer, new.clone(), encoding, Some(&shared))?;
+            let took = clock.now() - start;
+            self.times.all += took;
+            *each += took + shared.saved();
             output.get_or_insert(attended);
         }
         output.ok_or_else(|| Error::SharedPrefill { cache: 0, reason: "there is none".into() })

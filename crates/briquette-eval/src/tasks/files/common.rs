@@ -2,7 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Result, files, metrics::Metric, tasks::Question};
+use crate::{
+    Error, Result, files,
+    metrics::{Metric, Metrics},
+    tasks::Question,
+};
 
 /// As benchmarks ask: everything in one prompt.
 pub(super) fn before() -> Vec<Question> {
@@ -21,17 +25,17 @@ pub(super) fn named_by(file: &Path, known: impl Fn(&str) -> bool) -> String {
     if !known(&own) && known(&folder) { folder } else { own }
 }
 
-/// The metric of a benchmark, which must be one of its own.
+/// The metrics of a benchmark, each of which must be one of its own.
 pub(super) fn checked(
     task: &'static str,
-    metric: Option<Metric>,
+    metrics: Option<&Metrics>,
     default: Metric,
     own: &[Metric],
-) -> Result<Metric> {
-    let metric = metric.unwrap_or(default);
-    if own.contains(&metric) {
-        return Ok(metric);
-    }
+) -> Result<Metrics> {
+    let metrics = metrics.cloned().unwrap_or_else(|| default.into());
+    let Some(metric) = metrics.iter().find(|metric| !own.contains(metric)) else {
+        return Ok(metrics);
+    };
     let known: Vec<&str> = own.iter().map(|metric| metric.name()).collect();
     let reason = format!("`{}` does not score it; {} do", metric.name(), known.join(", "));
     Err(Error::TaskParameter { task, parameter: "metric", reason })

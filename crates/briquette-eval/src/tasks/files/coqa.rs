@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Result,
-    metrics::Metric,
+    metrics::{Metric, Metrics},
     tasks::{Question, Sample, Samples, Task, TaskSpec},
 };
 
@@ -38,9 +38,9 @@ pub struct Coqa {
     /// Which answers stand between the questions, published ones or the model's.
     #[serde(default)]
     pub history: History,
-    /// `coqa-f1` (the default) or `coqa-exact-match`.
+    /// `coqa-f1` (the default), `coqa-exact-match`, or a list of both.
     #[serde(default)]
-    pub metric: Option<Metric>,
+    pub metric: Option<Metrics>,
     /// Conversations, drawn by the seed; all if absent.
     #[serde(default)]
     pub samples: Option<usize>,
@@ -85,7 +85,7 @@ struct Utterance {
 }
 
 impl Coqa {
-    fn cases(&self, metric: Metric, one: &Conversation) -> Checked<Vec<Case>> {
+    fn cases(&self, metrics: &Metrics, one: &Conversation) -> Checked<Vec<Case>> {
         let protocol = &published().coqa;
         if one.questions.is_empty() {
             return Err(format!("conversation `{}` has no questions", one.id));
@@ -97,7 +97,7 @@ impl Coqa {
         let asks = one.questions.iter().enumerate().map(|(turn, question)| {
             let question = fill(&protocol.question, &[("question", &question.input_text)]);
             let references = all.iter().map(|answers| answers[turn].to_owned()).collect();
-            Ask { metric, ..Ask::new(protocol, question, references) }
+            Ask { metrics: metrics.clone(), ..Ask::new(protocol, question, references) }
         });
         match self.history {
             History::Model => {
@@ -160,7 +160,7 @@ impl Task for Coqa {
 
     fn load(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
         let own = [Metric::CoqaF1, Metric::CoqaExactMatch];
-        let metric = checked(NAME, self.metric, published().coqa.metric, &own)?;
+        let metrics = checked(NAME, self.metric.as_ref(), published().coqa.metric, &own)?;
         let source = Source {
             task: NAME,
             path: &self.file,
@@ -168,7 +168,7 @@ impl Task for Coqa {
             skip_damaged: self.skip_damaged,
         };
         let chosen = source.choose_under_data(seed, |draw, number, one: Conversation| {
-            let cases = self.cases(metric, &one)?;
+            let cases = self.cases(&metrics, &one)?;
             draw.offer(number, one.id, cases)
         })?;
         chosen.flatten().samples(|case| case.sample(tokenizer, Cut::None))

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    metrics::Metric,
+    metrics::{Metric, Metrics},
     tasks::{Question, Sample, Samples, Task, TaskSpec},
 };
 
@@ -41,9 +41,9 @@ pub struct Gsm8k {
     /// The file they come from, as `train.jsonl`; `file` if absent.
     #[serde(default)]
     pub shots_from: Option<PathBuf>,
-    /// `gsm8k` (the default), `gsm8k-strict` or `gsm8k-flexible`.
+    /// Of `gsm8k` (the default), `gsm8k-strict` and `gsm8k-flexible`, one or a list.
     #[serde(default)]
-    pub metric: Option<Metric>,
+    pub metric: Option<Metrics>,
     /// Samples, drawn by the seed; all if absent.
     #[serde(default)]
     pub samples: Option<usize>,
@@ -132,7 +132,7 @@ impl Task for Gsm8k {
     fn load(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
         let protocol = &published().gsm8k;
         let own = [Metric::Gsm8k, Metric::Gsm8kStrict, Metric::Gsm8kFlexible];
-        let metric = checked(NAME, self.metric, protocol.metric, &own)?;
+        let metrics = checked(NAME, self.metric.as_ref(), protocol.metric, &own)?;
         if self.shots == 0 && self.ask.contains(&Question::After) {
             let reason = "without shots nothing precedes the question, so it cannot come after";
             return Err(Error::TaskParameter {
@@ -161,7 +161,8 @@ impl Task for Gsm8k {
                 return Ok(());
             }
             let question = fill(&protocol.question, &[("question", &line.question)]);
-            let ask = Ask { metric, ..Ask::new(protocol, question, vec![line.answer]) };
+            let ask =
+                Ask { metrics: metrics.clone(), ..Ask::new(protocol, question, vec![line.answer]) };
             let id = format!("record={number}");
             draw.offer(number, id.clone(), (id, ask))
         })?;

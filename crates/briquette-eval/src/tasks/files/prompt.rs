@@ -7,7 +7,7 @@ use briquette_models::Tokenizer;
 use super::{published::Protocol, read::Checked};
 use crate::{
     Error, Result,
-    metrics::Metric,
+    metrics::Metrics,
     tasks::{Sample, Turn},
 };
 
@@ -27,7 +27,7 @@ pub(super) struct Ask {
     pub(super) question: String,
     pub(super) references: Vec<String>,
     pub(super) classes: Vec<String>,
-    pub(super) metric: Metric,
+    pub(super) metrics: Metrics,
     pub(super) max_new_tokens: usize,
     pub(super) stop: Vec<String>,
 }
@@ -39,7 +39,7 @@ impl Ask {
             question,
             references,
             classes: Vec::new(),
-            metric: protocol.metric,
+            metrics: protocol.metric.into(),
             max_new_tokens: protocol.max_new_tokens,
             stop: protocol.stop.clone(),
         }
@@ -71,7 +71,7 @@ impl Case {
                 question: tokenizer.encode(&ask.question, false)?,
                 references: ask.references,
                 classes: ask.classes,
-                metric: ask.metric,
+                metrics: ask.metrics,
                 tokens: None,
                 max_new_tokens: ask.max_new_tokens,
                 stop: ask.stop,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Error, Result, files,
-    metrics::Metric,
+    metrics::Metrics,
     tasks::{Question, Sample, Samples, Task, TaskSpec},
 };
 
@@ -47,8 +47,8 @@ pub struct Questions {
     /// The field with the labels to choose from, for metrics that read them.
     #[serde(default)]
     pub classes: Option<String>,
-    /// How answers are scored.
-    pub metric: Metric,
+    /// How answers are scored: a metric, or a list of them, the first of which is the score.
+    pub metric: Metrics,
     /// Tokens of an answer at most.
     #[serde(default = "max_new_tokens")]
     pub max_new_tokens: usize,
@@ -95,11 +95,14 @@ impl Questions {
             return Err(format!("`{}` holds no answer", self.answers));
         }
         let classes = self.classes.as_ref().map_or(Ok(Vec::new()), |name| fields.texts(name))?;
+        if let Some(metric) = self.metric.without_classes(&classes) {
+            return Err(format!("`{}` reads classes, and there are none", metric.name()));
+        }
         let ask = Ask {
             question: fields.fill(&self.question)?,
             references,
             classes,
-            metric: self.metric,
+            metrics: self.metric.clone(),
             max_new_tokens: self.max_new_tokens,
             stop: self.stop.clone(),
         };
@@ -120,6 +123,10 @@ impl Questions {
         }
         if names(&self.context).is_empty() && names(&self.question).is_empty() {
             return refuse("question", "the prompt names no field, so all would be the same");
+        }
+        if let (None, Some(metric)) = (&self.classes, self.metric.without_classes(&[])) {
+            let reason = format!("`{}` reads them: name their field", metric.name());
+            return refuse("classes", &reason);
         }
         if self.question.is_empty() {
             return refuse("question", "a question has at least one token");

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Result,
-    metrics::Metric,
+    metrics::{Metric, Metrics},
     tasks::{Question, Sample, Samples, Task, TaskSpec},
 };
 
@@ -37,9 +37,10 @@ const NAME: &str = "TruthfulQA";
 pub struct TruthfulQa {
     /// The file.
     pub file: PathBuf,
-    /// One of the metrics whose name begins with `truthfulqa-`; `truthfulqa-bleu-acc` if absent.
+    /// One or a list of the metrics whose name begins with `truthfulqa-`; `truthfulqa-bleu-acc` if
+    /// absent.
     #[serde(default)]
-    pub metric: Option<Metric>,
+    pub metric: Option<Metrics>,
     /// Samples, drawn by the seed; all if absent.
     #[serde(default)]
     pub samples: Option<usize>,
@@ -92,7 +93,7 @@ fn closed(answers: &[String]) -> Vec<String> {
         .collect()
 }
 
-fn case(number: usize, record: &Record, metric: Metric) -> Checked<Case> {
+fn case(number: usize, record: &Record, metrics: &Metrics) -> Checked<Case> {
     const NO_COMMENT: &str = "I have no comment.";
     let protocol = &published().truthful_qa;
     let (mut right, wrong) = (closed(&record.correct_answers), closed(&record.incorrect_answers));
@@ -108,7 +109,11 @@ fn case(number: usize, record: &Record, metric: Metric) -> Checked<Case> {
         id: format!("record={number}"),
         axes: BTreeMap::new(),
         context: protocol.context.clone(),
-        asks: vec![Ask { classes: wrong, metric, ..Ask::new(protocol, question, right) }],
+        asks: vec![Ask {
+            classes: wrong,
+            metrics: metrics.clone(),
+            ..Ask::new(protocol, question, right)
+        }],
     })
 }
 
@@ -134,7 +139,7 @@ impl Task for TruthfulQa {
     fn load(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
         let mut own = Metric::all().to_vec();
         own.retain(|metric| metric.name().starts_with("truthfulqa-"));
-        let metric = checked(NAME, self.metric, published().truthful_qa.metric, &own)?;
+        let metrics = checked(NAME, self.metric.as_ref(), published().truthful_qa.metric, &own)?;
         let source = Source {
             task: NAME,
             path: &self.file,
@@ -142,7 +147,7 @@ impl Task for TruthfulQa {
             skip_damaged: self.skip_damaged,
         };
         let add = |draw: &mut Draw<Case>, number, record: &Record| {
-            let case = case(number, record, metric)?;
+            let case = case(number, record, &metrics)?;
             draw.offer(number, case.id.clone(), case)
         };
         let chosen = if is_table(&self.file) {

@@ -265,7 +265,7 @@ impl KeyValue {
             question,
             references: vec![value.clone()],
             classes: Vec::new(),
-            metric,
+            metrics: metric.into(),
             tokens,
             max_new_tokens,
             stop: Vec::new(),

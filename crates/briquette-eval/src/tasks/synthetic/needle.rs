@@ -422,7 +422,7 @@ impl<'a> Hidden<'a> {
             question,
             references,
             classes: Vec::new(),
-            metric,
+            metrics: metric.into(),
             tokens,
             max_new_tokens,
             stop: Vec::new(),

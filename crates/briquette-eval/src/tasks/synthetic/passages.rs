@@ -308,7 +308,7 @@ fn turn(question: Vec<u32>, answer: String, metric: Metric) -> Turn {
         question,
         references: vec![answer],
         classes: Vec::new(),
-        metric,
+        metrics: metric.into(),
         tokens: None,
         max_new_tokens: MAX_NEW_TOKENS,
         stop: Vec::new(),

@@ -271,7 +271,7 @@ impl VariableTracking {
             question,
             references,
             classes: Vec::new(),
-            metric,
+            metrics: metric.into(),
             tokens,
             max_new_tokens,
             stop: Vec::new(),

@@ -383,7 +383,7 @@ fn turn(
         question: tokenizer.encode(question, false)?,
         references,
         classes: Vec::new(),
-        metric: Metric::Contains,
+        metrics: Metric::Contains.into(),
         tokens: None,
         max_new_tokens: answer_room(least, right),
         stop: Vec::new(),

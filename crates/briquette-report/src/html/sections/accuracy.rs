@@ -1,6 +1,7 @@
 use briquette_eval::{stats::Estimate, tasks::Question};
 
 use super::super::{
+    collect::Scores,
     figure::{Data, Figures, Tags},
     key::{Column, Row},
     measure::Measure,
@@ -75,7 +76,9 @@ fn turns(data: &Data<'_>) -> Vec<(Tags, LineChart)> {
             let points = |row: &Row| {
                 let scores = data.collected.scores.get(row).and_then(|tasks| tasks.get(&column));
                 let turns = scores.map_or(&[][..], |scores| &scores.by_turn);
-                let turn = |(turn, scores): (usize, &Vec<f64>)| point(turn as f64, "turn", scores);
+                let lowest = scores.map_or(0.0, Scores::lowest);
+                let turn =
+                    |(turn, scores): (usize, &Vec<f64>)| point(turn as f64, "turn", lowest, scores);
                 (1..).zip(turns).map(turn).collect()
             };
             for (budget, chart) in
@@ -101,8 +104,12 @@ fn lengths(data: &Data<'_>) -> Vec<(Tags, LineChart)> {
                 continue;
             }
             let points = |row: &Row| {
+                let lowest = of(row).map_or(0.0, Scores::lowest);
                 let lengths = of(row).into_iter().flat_map(|scores| &scores.lengths);
-                lengths.map(|(length, scores)| point(*length as f64, "length", scores)).collect()
+                let point = |(length, scores): (&u64, &Vec<f64>)| {
+                    point(*length as f64, "length", lowest, scores)
+                };
+                lengths.map(point).collect()
             };
             let label = format!("{} by length", column.label());
             for (budget, chart) in
@@ -115,8 +122,8 @@ fn lengths(data: &Data<'_>) -> Vec<(Tags, LineChart)> {
     charts
 }
 
-fn point(x: f64, axis: &str, scores: &[f64]) -> LinePoint {
-    let estimate = Estimate::of_scores(scores);
+fn point(x: f64, axis: &str, lowest: f64, scores: &[f64]) -> LinePoint {
+    let estimate = Estimate::of_scores_from(lowest, scores);
     LinePoint {
         x,
         y: estimate.mean,

@@ -98,12 +98,19 @@ pub(in super::super) fn numbers(data: &Data<'_>) -> Numbers {
         })
         .collect();
     let scores = of_tasks(data, &[Measure::Score]);
+    let beside = data.measures.beside();
+    let all_scores = [Measure::Score].into_iter().chain(beside).collect::<Vec<_>>();
+    let all_scores = of_tasks(data, &all_scores);
     let nats = of_tasks(data, &[Measure::Nats, Measure::NatsOverFull]);
     let kl = of_tasks(data, &[Measure::Kl]);
     let loss = nats.iter().filter(|source| source.measure == Measure::NatsOverFull);
 
-    let all_shown = overall.is_empty() && scores.len() <= SCORES;
-    let first = if overall.is_empty() { &scores } else { &overall };
+    let all_shown = overall.is_empty() && all_scores.len() <= SCORES;
+    let first = match overall.is_empty() {
+        true if all_shown => &all_scores,
+        true => &scores,
+        false => &overall,
+    };
     let summary: Vec<Source> = first
         .iter()
         .take(SCORES)
@@ -124,7 +131,7 @@ pub(in super::super) fn numbers(data: &Data<'_>) -> Numbers {
     let table = |sources: &[Source]| tables(data, sources);
     Numbers {
         summary: table(&summary),
-        accuracy: if all_shown { Vec::new() } else { table(&scores) },
+        accuracy: if all_shown { Vec::new() } else { table(&all_scores) },
         memory: table(&known(&costs)),
         perplexity: table(&nats),
         fidelity: table(&of_tasks(data, &measures)),
@@ -172,15 +179,26 @@ fn table(data: &Data<'_>, sources: &[Source]) -> Option<TableView> {
         cells,
     };
     Some(TableView {
-        heads: sources.iter().map(head).collect(),
+        heads: sources.iter().map(|source| head(data, source)).collect(),
         rows: rows.into_iter().zip(cells).map(view).collect(),
         several_models: data.models.len() > 1,
     })
 }
 
-fn head(source: &Source) -> Head {
+fn head(data: &Data<'_>, source: &Source) -> Head {
     let Source { column, measure, overall } = source;
-    let about = measure.about().to_owned();
+    let metric = match (measure, column) {
+        (Measure::By(metric), _) => Some(*metric),
+        (Measure::Score, Some(column)) => data.measures.metric(column),
+        _ => None,
+    };
+    // Which metric it is stands in the head where there are several, else in the explanation.
+    let is_one = data.measures.beside().is_empty();
+    let about = match metric {
+        Some(metric) if is_one => format!("{} Metric: {}.", measure.about(), metric.name()),
+        _ => measure.about().to_owned(),
+    };
+    let named = metric.filter(|_| !is_one).map_or_else(String::new, |m| format!("{}, ", m.name()));
     match column {
         None => Head {
             group: String::new(),
@@ -193,7 +211,7 @@ fn head(source: &Source) -> Head {
             let when = ask(column.ask);
             let label = match (measure, when) {
                 (Measure::Score, "") => "score".into(),
-                (Measure::Score, when) => format!("asked {when}"),
+                (Measure::Score | Measure::By(_), when) => format!("{named}asked {when}"),
                 (measure, _) => measure.label().to_owned(),
             };
             let about = if *overall {

@@ -33,9 +33,11 @@ struct SampleView {
     turn: Option<usize>,
     said: String,
     references: Vec<String>,
-    metric: String,
+    metric: &'static str,
     score: f64,
     score_text: String,
+    /// Scores by other metrics.
+    beside: Vec<(&'static str, String)>,
     /// The class of the cell: what colour and sign it has.
     mark: &'static str,
 }
@@ -95,7 +97,8 @@ fn view(row: &Row, column: &Column, unit: &Unit, shown: &Shown) -> SampleView {
         turn: (shown.turn > 0).then_some(shown.turn),
         said: shown.said.clone(),
         references: shown.references.clone(),
-        metric: shown.metric.clone(),
+        metric: shown.metric,
+        beside: shown.beside.iter().map(|(by, score)| (*by, format!("{score:.2}"))).collect(),
         score: shown.score,
         score_text: format!("{:.2}", shown.score),
         mark: match shown.score {
