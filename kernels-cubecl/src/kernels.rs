@@ -35,8 +35,8 @@ use crate::{
         nearest,
     },
     model::{
-        MOST_QUANTIZED_LINEAR_ROWS, dequantize, gated, is_worthwhile, linear, prefers_k_major,
-        quantized_linear, rms_norm,
+        dequantize, gated, is_worthwhile, linear, prefers_k_major, quantized_linear, rms_norm,
+        worthwhile_rows,
     },
     select::{SelectOutput, compact, pack, pad, robust_scores, select},
 };
@@ -252,13 +252,14 @@ impl ModelOps for Kernels {
         prefers_k_major(weight)
     }
 
-    /// The host has a way of its own; for more rows than the kernel takes weights are expanded.
+    /// The host has a way of its own; for more rows than the kernel is faster for weights are
+    /// expanded.
     fn quantized_linear(&self, input: QuantizedLinearInput) -> Result<Tensor<2>> {
         let rows = input.x.dims()[0];
         if rows == 0 || is_host(&input.x.device()) {
             return Reference.quantized_linear(input);
         }
-        if rows <= MOST_QUANTIZED_LINEAR_ROWS {
+        if rows <= worthwhile_rows(&input.x.device(), input.x.dtype()) {
             let reference = || Reference.quantized_linear(input.clone());
             return self.fallbacks.or(quantized_linear(input.clone()), reference);
         }

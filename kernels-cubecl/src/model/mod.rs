@@ -9,10 +9,13 @@ mod rms_norm;
 pub(crate) use self::linear::takes_gated;
 #[cfg(cubecl_0_12)]
 pub use self::linear::{LINEAR_SETTINGS, gated_linear, linear_by};
-pub(crate) use self::linear::{is_worthwhile, prefers_k_major};
 pub use self::{
     gated::gated,
     linear::{MOST_LINEAR_ROWS, linear},
     quantized_linear::{MOST_QUANTIZED_LINEAR_ROWS, dequantize, quantized_linear},
     rms_norm::rms_norm,
+};
+pub(crate) use self::{
+    linear::{is_worthwhile, prefers_k_major},
+    quantized_linear::worthwhile_rows,
 };

@@ -69,16 +69,25 @@ pub fn linear(input: LinearInput) -> Result<Tensor<2>> {
 }
 
 /// Whether [`linear`] is known to be the way to compute this: it runs on tensor cores, or has no
-/// more rows than a unit multiplies weights with that it has loaded once, on a device that says how
-/// many multiprocessors share the weights. `false` on a device without kernels.
+/// more rows than a unit multiplies weights with that it has loaded once, on a device where that
+/// is faster than Burn's product. `false` on a device without kernels.
 ///
-/// wgpu does not say it. On an H200 the products of a step of one row of an 8B model took 111 ms
-/// there in WGSL and 65 in SPIR-V, and Burn's own 6.9 and 6.4 (f16, `autotune`, 2026-11-29): shares
-/// for few multiprocessors leave most of a large device without work.
+/// It is on one that says how many multiprocessors share the weights. wgpu does not: shares for
+/// few leave most of a large device without work, and what is faster there was measured (H200,
+/// 2026-11-29, benches/results; the products of a step of an 8B model, in ms):
+///
+/// | 1, 8, 32 rows | `linear` | Burn | Burn, `autotune` |
+/// |---|---|---|---|
+/// | SPIR-V, f16 | 65, 112, 190 | 27, 27, 28 | 6.4, 25, 25 |
+/// | SPIR-V, f32 | 79, 127, 194 | 97, 347, 350 | 9.0, 50, 153 |
+/// | WGSL, f16 | 111, 179, 246 | 92, 156, 157 | |
+/// | WGSL, f32 | 113, 221, 269 | 132, 347, 349 | |
 pub(crate) fn is_worthwhile(input: &LinearInput) -> bool {
     let Ok(check) = Check::new("linear", &input.x.device()) else { return false };
-    let by_units = input.x.dims()[0] <= units::ROWS && known_processors(check.client()).is_some();
-    by_units || on_tensor_cores(&check, input.x.dtype(), &input.weight)
+    let dtype = input.x.dtype();
+    let units_win = known_processors(check.client()).is_some()
+        || dtype == DType::F32 && !cfg!(feature = "autotune");
+    units_win && input.x.dims()[0] <= units::ROWS || on_tensor_cores(&check, dtype, &input.weight)
 }
 
 /// Whether [`linear`] is faster where these weights, `[inputs, outputs]`, are K-major.
