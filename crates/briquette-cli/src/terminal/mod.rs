@@ -1,5 +1,6 @@
 //! Output to the terminal and to files, and input from the terminal.
 
+pub(crate) mod excerpt;
 pub(crate) mod hints;
 pub(crate) mod interrupt;
 pub(crate) mod lines;

@@ -7,7 +7,7 @@ const LONGEST: usize = 2000;
 
 /// Shortens the lines of a message: where carets in the next line point at a place, to 200
 /// characters around it; others beyond 2,000 characters in their middle.
-pub fn short(message: &str) -> String {
+pub(crate) fn short(message: &str) -> String {
     let lines: Vec<&str> = message.split('\n').collect();
     let line = |(number, line): (usize, &&str)| match pointed_at(line) {
         Some(place) => around(line, place, ' '),
