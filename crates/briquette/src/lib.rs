@@ -53,10 +53,10 @@ pub mod device;
 pub mod diagnose;
 mod error;
 #[doc(hidden)]
-pub mod excerpt;
-#[doc(hidden)]
 pub mod files;
 mod head_patterns;
+#[doc(hidden)]
+pub mod nearest;
 pub mod ops;
 #[doc(hidden)]
 pub mod parse;

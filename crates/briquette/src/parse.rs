@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 
+use crate::nearest::nearest;
 use serde::de::DeserializeOwned;
 use toml::{
     Spanned, Table, Value,
@@ -112,6 +113,15 @@ fn wrong<T: DeserializeOwned>(whole: &Value) -> Option<(Vec<Step>, String)> {
             && !path.is_empty()
         {
             let only = |step: &Step| refusal(with(whole, &path, &|value| keep_only(value, step)));
+            let unknown = |step: Step| {
+                let message = only(&step).filter(|message| message.starts_with("unknown "))?;
+                Some((step, message))
+            };
+            if let Some((step, message)) = steps(here).into_iter().find_map(unknown) {
+                path.push(step);
+                let message = words(&message, &path, at(whole, &path)?);
+                return Some((path, message));
+            }
             let alone = steps(here).iter().any(|step| only(step).as_ref() != Some(&first));
             if alone {
                 break;
@@ -193,9 +203,22 @@ fn words(message: &str, path: &[Step], value: &Value) -> String {
         false => name,
     };
     match parent.is_empty() {
-        true => shortened(message),
-        false => format!("`{parent}`: {}", shortened(message)),
+        true => suggested(message),
+        false => format!("`{parent}`: {}", suggested(message)),
     }
+}
+
+/// Returns a message behind the name that was probably meant, where it names one that is not known
+/// and those that are.
+fn suggested(message: &str) -> String {
+    let unknown = ["unknown field `", "unknown variant `"];
+    let rest = unknown.iter().find_map(|begin| message.strip_prefix(begin));
+    let near = rest.and_then(|rest| rest.split_once("`, expected ")).and_then(|(name, known)| {
+        // The names are every second part.
+        nearest(name, known.split('`').skip(1).step_by(2))
+    });
+    let near = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
+    format!("{near}{}", shortened(message))
 }
 
 fn missing_field(message: &str) -> Option<&str> {
@@ -387,7 +410,7 @@ mod tests {
             ),
             (
                 "name = \"x\"\n[stage]\nkind = \"window\"\nwindow = 3\nwindaw = 3\n",
-                "line 5, column 1: `stage`: unknown field `windaw`, expected `window` or `share`",
+                "line 5, column 1: `stage`: did you mean `window`? unknown field `windaw`, expected `window` or `share`",
             ),
             (
                 "name = \"x\"\n[stage]\nkind = \"window\"\n",
@@ -400,6 +423,10 @@ mod tests {
             (
                 "name = \"x\"\n[size]\ntokens = 3\nratio = 0.5\n",
                 "line 2, column 2: `size` has both `ratio` and `tokens`: give one",
+            ),
+            (
+                "name = \"x\"\n[size]\ntokens = 3\nration = 0.5\n",
+                "line 4, column 10: `size.ration`: did you mean `ratio`? unknown variant `ration`, expected `tokens` or `ratio`",
             ),
             (
                 "name = \"x\"\n[[items]]\ncount = 3\n[[items]]\ncount = 300\n",

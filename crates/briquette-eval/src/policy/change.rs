@@ -1,9 +1,7 @@
 //! Changes to the file form of a policy, `key=value`.
 
-use briquette::{Budget, Error as Refusal, Policy};
+use briquette::{Budget, Error as Refusal, Policy, nearest::nearest};
 use toml::{Table, Value};
-
-use super::nearest::nearest;
 
 /// The result of a change, or what is wrong with it in words.
 type Result<T> = std::result::Result<T, String>;

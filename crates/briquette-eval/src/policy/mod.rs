@@ -3,7 +3,6 @@
 
 mod change;
 mod named;
-mod nearest;
 mod text;
 mod written;
 

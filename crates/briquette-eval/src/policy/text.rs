@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
-use briquette::{Budget, Error as Refusal, Policy, policy::PolicyFile};
+use briquette::{Budget, Error as Refusal, Policy, nearest::nearest, policy::PolicyFile};
 
-use super::{named::NamedPolicy, nearest::nearest, written::Written};
+use super::{named::NamedPolicy, written::Written};
 use crate::{Error, Result, files, warnings};
 
 /// Reads a policy file, and keeps its [warnings].

@@ -1,8 +1,10 @@
+//! Names that were probably meant.
+
 use rapidfuzz::distance::levenshtein;
 
 /// The name that was probably meant: the one that fewest letters tell apart, at most a third of
 /// them. Upper case, hyphens and the like do not count.
-pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = letters(name);
     let (distance, near) = known
         .into_iter()
