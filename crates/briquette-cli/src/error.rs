@@ -17,6 +17,9 @@ pub(crate) enum Error {
     /// A file that briquette did not write is where a result is to be written.
     #[error("{path} is there and was not written by briquette")]
     OutputForeign { path: PathBuf },
+    /// Results where others are to be written.
+    #[error("{path} holds the results of a run, or scores of one: name another folder")]
+    ResultsThere { path: PathBuf },
     /// A path that a run file cannot hold.
     #[error(
         "the path {path:?} is not UTF-8, and stands in a run file here, which is text: give it another name, or make a \

@@ -12,7 +12,6 @@ use std::{
     process::ExitCode,
 };
 
-use briquette::excerpt::short;
 use briquette_eval::warnings;
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -23,6 +22,7 @@ use crate::{
         merge, needle, perplexity, policies, report, run, score, tune,
     },
     terminal::{
+        excerpt::short,
         hints, interrupt,
         output::{self, Verbosity},
     },
@@ -128,7 +128,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             let hint = hints::of(&error).map_or_else(String::new, |hint| format!(" ({hint})"));
-            output::error(&format!("error: {}{hint}", short(&with_causes(&error))));
+            output::error(&format!("error: {}{hint}", short(&output::with_causes(&error))));
             ExitCode::FAILURE
         }
     }
@@ -158,19 +158,6 @@ impl Command {
     }
 }
 
-/// The message and its causes, save those it already ends with.
-fn with_causes(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.ends_with(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
 
@@ -187,6 +174,6 @@ mod tests {
         let error =
             anyhow::Error::new(briquette_eval::Error::Read { path: "a.txt".into(), source: inner })
                 .context("no haystack");
-        assert_eq!(with_causes(&error), "no haystack: cannot read a.txt: disk on fire");
+        assert_eq!(output::with_causes(&error), "no haystack: cannot read a.txt: disk on fire");
     }
 }

@@ -143,7 +143,7 @@ fn clone() -> tempfile::TempDir {
     let policy = briquette::Policy::snapkv(briquette::Budget::Tokens(64)).to_toml().unwrap();
     fs::write(at("my-snapkv.toml"), policy).unwrap();
     fs::write(at("said.jsonl"), "{\"prediction\":\"a\",\"answers\":[\"a\"]}\n").unwrap();
-    let run = "name = \"five\"\n[[models]]\ndir = \"models/ember-7m\"\n[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
+    let run = "name = \"five\"\n[[models]]\ndir = \"models/ember-7m\"\n[[tasks.needle]]\nlengths = [192]\ndepths = [50]\nsamples = 1\n";
     fs::write(at("five.toml"), run).unwrap();
     dir
 }

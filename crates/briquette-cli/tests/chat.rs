@@ -250,10 +250,16 @@ fn a_file_that_no_conversation_goes_on_with_is_told() {
     assert!(error.contains("chat --resume"), "{error}");
     // What is somebody else's stays, and there must be something to keep.
     let error = failed(&args, &format!("It was\n/save {}\n", text(&foreign)), 1);
-    assert!(error.contains("not written by briquette"), "{error}");
+    assert!(error.contains("name another file") && !error.contains("--force"), "{error}");
     assert_eq!(fs::read_to_string(&foreign).unwrap(), "a letter");
     let error = failed(&args, &format!("/save {}\n", text(&file)), 1);
     assert!(error.contains("nothing was said yet"), "{error}");
+    // A policy without a budget is told the command that gives it one.
+    let policy = dir.path().join("mine.toml");
+    let tova = stdout(&["policies", "tova"]);
+    fs::write(&policy, tova.replace("[budget]\ntokens = 256\n", "")).unwrap();
+    let error = failed(&args, &format!("/policy {}\n", text(&policy)), 1);
+    assert!(error.contains(" 25% gives it one"), "{error}");
     assert_eq!(messages(&file).len(), 2);
 }
 

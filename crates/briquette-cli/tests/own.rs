@@ -4,6 +4,7 @@
 mod common;
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -287,6 +288,174 @@ fn predictions_made_elsewhere_are_scored_by_name() {
     }
     let output = briquette(&["score", text(&path), "--metric", "blue"]);
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// A run over questions of one's own, scored by `metric`, in a folder; returns the run file.
+fn questions_scored_by(dir: &Path, metric: &str) -> PathBuf {
+    let lines: Vec<String> = questions().iter().map(Value::to_string).collect();
+    file(dir, "mine.jsonl", &lines.join("\n"));
+    let head = format!("name = \"mine\"\n[[models]]\ndir = {MODEL:?}\n");
+    let task = RUN.replace("FILE", "mine.jsonl").replace("\"exact-match\"", metric);
+    file(dir, "run.toml", &(head + &task))
+}
+
+/// The answers of a run: what was said and its scores by metric, by unit.
+fn answers(out: &Path) -> BTreeMap<String, (String, BTreeMap<String, f64>)> {
+    let results = fs::read_to_string(out.join("results.jsonl")).unwrap();
+    let answer = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let answer = &line["answers"][0];
+        let beside = answer["beside"].as_object().into_iter().flatten();
+        let scores = beside.map(|(name, score)| (name.clone(), score.as_f64().unwrap()));
+        let first = answer["metric"].as_str().unwrap().to_owned();
+        let scores = scores.chain([(first, answer["score"].as_f64().unwrap())]).collect();
+        let unit = format!("{} {}", line["sample"], line["ask"]);
+        (unit, (answer["said"].as_str().unwrap().to_owned(), scores))
+    };
+    results.lines().skip(1).map(answer).collect()
+}
+
+#[test]
+fn an_answer_has_several_metrics_and_can_be_scored_again_without_being_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let run = questions_scored_by(dir.path(), "[\"exact-match\", \"contains-any\"]");
+    let out = at("out");
+    let args = ["run", text(&run), "--out", text(&out)];
+    let shown = stdout(&args);
+    assert!(shown.contains("exact-match") && shown.contains("contains-any"), "{shown}");
+    let asked = answers(&out);
+    assert_eq!(asked.len(), 6);
+    for (said, scores) in asked.values() {
+        assert_eq!(scores.len(), 2, "{said}");
+        assert_eq!((scores["exact-match"], scores["contains-any"]), (1.0, 1.0), "{said}");
+    }
+    let csv = fs::read_to_string(out.join("report/report.csv")).unwrap();
+    let head = csv.lines().next().unwrap();
+    assert!(head.contains("measure,metric"), "{head}");
+    for line in [",score,exact-match,", ",contains-any,contains-any,"] {
+        assert!(csv.contains(line), "{csv}");
+    }
+
+    // A finished run by other metrics: the same numbers as Briquette gives to the texts themselves.
+    let other = at("other");
+    let scored = ["score", text(&out), "--metric", "rouge1,qa-f1", "--out", text(&other)];
+    let before = fs::read(out.join("results.jsonl")).unwrap();
+    let shown = stdout(&scored);
+    assert!(shown.contains("rouge1") && shown.contains("nothing was asked again"), "{shown}");
+    assert_eq!(fs::read(out.join("results.jsonl")).unwrap(), before);
+    let again = answers(&other);
+    assert!(other.join("report.html").is_file());
+    for taken in [&other, &out] {
+        let error = refused(&[&scored[..5], &[text(taken)]].concat());
+        assert!(error.contains("name another folder"), "{error}");
+    }
+    stdout(&[&scored[..], &["--force"]].concat());
+    for (unit, (said, _)) in &asked {
+        let (kept, scores) = &again[unit];
+        assert_eq!(kept, said);
+        assert_eq!(scores.keys().collect::<Vec<_>>(), ["qa-f1", "rouge1"]);
+        assert_eq!(scores["qa-f1"], 1.0, "{said}");
+    }
+    let json: Value = serde_json::from_str(&stdout(&[
+        "score",
+        text(&out.join("results.jsonl")),
+        "--metric",
+        "rouge1",
+        "--json",
+        "-",
+    ]))
+    .unwrap();
+    assert_eq!(json["metrics"], json!(["rouge1"]));
+    assert_eq!(json["missing"], 0);
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{json}");
+    assert!(
+        rows.iter().all(|row| row["mean"]["mean"] == 1.0 && row["metric"] == "rouge1"),
+        "{json}"
+    );
+
+    // Other metrics in the run file: the answers stay.
+    questions_scored_by(dir.path(), "\"rouge1\"");
+    let tried = briquette(&["run", text(&run), "--out", text(&out), "--dry-run"]);
+    let tried = String::from_utf8(tried.stderr).unwrap();
+    assert!(tried.contains("6 results are scored anew"), "{tried}");
+    assert_eq!(fs::read(out.join("results.jsonl")).unwrap(), before);
+    let shard = refused(&[&args[..], &["--shard", "1/2"]].concat());
+    assert!(shard.contains("scored by other metrics"), "{shard}");
+    let output = briquette(&args);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("6 results are scored anew"), "{said}");
+    for (unit, (said, scores)) in answers(&out) {
+        assert_eq!((&said, &scores["rouge1"], scores.len()), (&asked[&unit].0, &1.0, 1));
+    }
+    let seconds = |results: &[u8]| -> Vec<String> {
+        let lines = std::str::from_utf8(results).unwrap().lines().skip(1);
+        lines
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["ended_seconds"].to_string())
+            .collect()
+    };
+    assert_eq!(seconds(&fs::read(out.join("results.jsonl")).unwrap()), seconds(&before));
+}
+
+#[test]
+fn scores_of_a_run_that_cannot_be_had_are_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let score =
+        |path: &Path, more: &[&str]| refused(&[&["score", text(path), "--metric"], more].concat());
+    let run = questions_scored_by(dir.path(), "\"exact-match\"");
+    let out = at("out");
+    stdout(&["run", text(&run), "--out", text(&out), "--no-report"]);
+    let error = score(&out, &["rouge1", "--answers", "right"]);
+    assert!(error.contains("--answers"), "{error}");
+    let error = score(&out, &["truthfulqa-bleu-acc"]);
+    assert!(error.contains("kept without any"), "{error}");
+    let error = score(&out, &["rouge1,rouge1"]);
+    assert!(error.contains("`rouge1` is there twice"), "{error}");
+    let said = file(dir.path(), "said.jsonl", "{\"prediction\":\"a\",\"answers\":\"a\"}\n");
+    let error = score(&said, &["rouge1", "--out", text(&at("other"))]);
+    assert!(error.contains("--out") && !at("other").exists(), "{error}");
+    for metric in ["[]", "[\"rouge1\", \"rouge1\"]", "\"rogue1\""] {
+        let wrong = questions_scored_by(dir.path(), metric);
+        let error = refused(&["run", text(&wrong), "--dry-run"]);
+        assert!(error.contains("metric") || error.contains("rogue1"), "{error}");
+    }
+
+    let task = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\nwindows = 1\n";
+    let head = format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n");
+    let run = file(dir.path(), "losses.toml", &(head + task));
+    let losses = at("losses");
+    stdout(&["run", text(&run), "--out", text(&losses), "--no-report"]);
+    let error = score(&losses, &["rouge1"]);
+    assert!(error.contains("holds no answers"), "{error}");
+}
+
+#[test]
+fn seconds_of_policies_that_shared_a_prefill_are_those_of_each_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let policies = "[[policies]]\nname = \"full\"\n[[policies]]\nname = \"snapkv\"\nbudgets = [64]\n\
+                    [[policies]]\nname = \"tova\"\nbudgets = [64]\n";
+    let task = "[[tasks.needle]]\nlengths = [512]\ndepths = [50]\nsamples = 1\n";
+    let task = format!("{task}ask = \"after\"\n");
+    let run = format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n{policies}{task}");
+    let run = file(dir.path(), "run.toml", &run);
+    let out = dir.path().join("out");
+    stdout(&["run", text(&run), "--out", text(&out), "--no-report"]);
+    let results = fs::read_to_string(out.join("results.jsonl")).unwrap();
+    let lines: Vec<Value> =
+        results.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 3, "{results}");
+    let number = |line: &Value, key: &str| line[key].as_f64().unwrap();
+    let began: Vec<f64> = lines.iter().map(|line| number(line, "began_seconds")).collect();
+    assert!(began.iter().all(|one| *one == began[0]), "{began:?}");
+    for line in &lines {
+        let wall = number(line, "ended_seconds") - number(line, "began_seconds");
+        let parts = number(line, "prefill_seconds") + number(line, "decode_seconds");
+        let seconds = number(line, "seconds");
+        // A policy's own is no more than passed, and holds its prefill and its steps.
+        assert!(parts <= seconds * 1.001 && seconds <= wall * 1.001, "{line}");
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -40,6 +40,12 @@ fn a_prefix_answers_as_the_text_would() {
     let kept = json(&["compress", "--prompt", DOCUMENT, "--policy", "full", "--out", text(&file)]);
     assert_eq!(kept["bytes_written"], fs::metadata(&file).unwrap().len());
     assert_eq!(kept["tokens_kept"][0], kept["tokens"]);
+    // Room for tokens to come is no part of what is kept.
+    let bytes = |key: &str| kept[key].as_u64().unwrap();
+    let full = bytes("bytes_held") - bytes("bytes_spare");
+    assert!(bytes("bytes_full") <= full && full * 10 < bytes("bytes_full") * 11, "{kept}");
+    let stdout = refused(&["compress", "--prompt", DOCUMENT, "--out", "-"], 1);
+    assert!(stdout.contains("--out FILE"), "{stdout}");
     let from = |question: &str| json(&["generate", "--prompt", question, "--prefix", text(&file)]);
     let found = from(QUESTION);
     assert_eq!(found["text"].as_str().unwrap().trim_end(), "8174205", "{found}");

@@ -320,8 +320,10 @@ fn shards_joined_are_the_whole() {
     let missing: u64 = missing.map(|row| row["units"].as_u64().unwrap()).sum();
     assert_eq!(early + missing as usize, SMALL_LINES);
 
-    let error = place.refused("parts", &[]);
-    assert!(error.contains("2 shards") && error.contains("briquette merge"), "{error}");
+    for dry in [&[][..], &["--dry-run"]] {
+        let error = place.refused("parts", dry);
+        assert!(error.contains("2 shards") && error.contains("briquette merge"), "{error}");
+    }
     place.run("parts", &["--shard", "3/3"]);
     let joined = stdout(&["merge", &parts]);
     assert!(joined.contains("3 files") && joined.contains("nothing is missing"), "{joined}");
@@ -461,6 +463,28 @@ fn a_dry_run_counts_and_writes_nothing() {
             .sum()
     };
     assert_eq!(units("1/2") + units("2/2"), sum("units"));
+    // It refuses what the run would.
+    let output = briquette(&[
+        "run",
+        &place.path("small.toml"),
+        "--out",
+        &place.path("out"),
+        "--dry-run",
+        "--device",
+        "abacus",
+    ]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success() && said.contains("would be refused: device `abacus`"),
+        "{said}"
+    );
+    fs::create_dir(place.path("foreign")).unwrap();
+    fs::write(place.dir.path().join("foreign/run.toml"), "name = 7\n").unwrap();
+    let error = place.refused("foreign", &["--dry-run"]);
+    assert!(error.contains("run.toml"), "{error}");
+    fs::write(place.path("file"), "").unwrap();
+    let error = place.refused("file", &["--dry-run"]);
+    assert!(error.contains("is no folder"), "{error}");
 }
 
 #[test]
@@ -477,6 +501,8 @@ fn what_cannot_be_run_is_refused_before_anything_runs() {
         ("[[policies]]\nname = \"my.toml\"\n", &["line 6, column 8", "`file = \"my.toml\"`"]),
         ("[[policies]]\nname = \"h2o\"\nbudgets = [\"lots\"]\n", &["line 7", "`lots`", "25%"]),
         ("[[tasks.needle]]\nlengs = [8]\n", &["line 6", "`lengs`", "`lengths`"]),
+        ("[[tasks.needle]]\nlenghts = [8]\n", &["line 6", "did you mean `lengths`?"]),
+        ("[[tasks.needles]]\n", &["line 5, column 9", "did you mean `needle`?"]),
         (
             "[[tasks.needle]]\nask = \"behind\"\n",
             &[

@@ -179,7 +179,10 @@ pub enum Error {
         message: String,
     },
     /// A file of data with fewer samples than asked for, or none.
-    #[error("{path}: {asked} samples asked for, the file has {found}")]
+    #[error("{path}: {}", match (asked, found) {
+        (1, 0) => "it holds no record that can be used".to_owned(),
+        _ => format!("{asked} samples asked for, the file has {found}"),
+    })]
     TooFewSamples {
         /// The file.
         path: PathBuf,

@@ -35,7 +35,7 @@ pub struct Record {
 
 impl Record {
     /// When its measurement began and ended, as [`wall_seconds`](crate::wall_seconds) takes it;
-    /// `None` where it does not say when it ended. One that says no more than that took its seconds.
+    /// `None` where it does not say when it ended. Without a begin, it is that many seconds before.
     pub fn span(&self) -> Option<[f64; 2]> {
         let end = self.ended_seconds?;
         Some([self.began_seconds.unwrap_or(end - self.seconds), end])

@@ -1,5 +1,5 @@
 /// Seconds in which something was measured, by begin and end of each measurement: those that ran
-/// at a time count once, and the time between two runs does not. `None` if one of them is not known.
+/// at a time count once, and the time between two runs does not. `None` if one of them is unknown.
 pub fn wall_seconds(spans: impl IntoIterator<Item = Option<[f64; 2]>>) -> Option<f64> {
     let mut spans = spans.into_iter().collect::<Option<Vec<_>>>()?;
     spans.sort_by(|[a, b], [c, d]| a.total_cmp(c).then(b.total_cmp(d)));

@@ -292,7 +292,7 @@ fn gsm8k_takes_solved_problems_of_another_file_or_none() {
     assert_eq!((none.len(), none[0].context.as_slice()), (4, &[0][..]));
 
     for (text, wrong) in [
-        ("shots = 4", "1 samples asked for, the file has 0"),
+        ("shots = 4", "it holds no record that can be used"),
         (
             "shots = 2\nshots-from = 'gsm8k/train.jsonl'",
             "train.jsonl: 2 samples asked for, the file has 1",
@@ -452,7 +452,7 @@ fn what_a_line_lacks_is_said() {
         text.replace(from, to)
     };
     for (name, content, text, wrong) in [
-        ("a.jsonl", String::new(), "[[longbench]]", "1 samples asked for, the file has 0"),
+        ("a.jsonl", String::new(), "[[longbench]]", "it holds no record that can be used"),
         (
             "a.jsonl",
             changed("longbench/musique.jsonl", "\"musique\"", "\"music\""),

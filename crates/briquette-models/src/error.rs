@@ -325,7 +325,9 @@ pub enum Error {
         must_be: &'static str,
     },
     /// The model produced logits no token can be chosen by.
-    #[error("row {row}: logits are NaN or infinite")]
+    #[error(
+        "row {row}: the model gives logits that are NaN or infinite: its weights are damaged, or overflow in this type"
+    )]
     NotFinite {
         /// The batch row.
         row: usize,

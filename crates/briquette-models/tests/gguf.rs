@@ -173,6 +173,11 @@ fn a_tokenizer_is_that_of_its_folder() {
     let text = template.render(&messages, false).unwrap();
     assert_eq!(text, "<|begin_of_text|>[a][b]<|end_of_text|>");
     assert!(ChatTemplate::load(fixture("qwen2.gguf")).unwrap().is_none());
+    // A tokenizer_config.json beside the file that has none does not hide it.
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy(fixture("vocabulary.gguf"), dir.path().join("a.gguf")).unwrap();
+    fs::write(dir.path().join("tokenizer_config.json"), "{}").unwrap();
+    assert!(ChatTemplate::load(dir.path()).unwrap().is_some());
 }
 
 #[test]

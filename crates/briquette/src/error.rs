@@ -143,7 +143,7 @@ pub enum Error {
         policy: String,
     },
     /// A policy that never compresses was given a budget.
-    #[error("policy `{policy}` never compresses, so it takes no budget, and {budget} is given")]
+    #[error("policy `{policy}` drops no token, so it takes no budget, and {budget} is given")]
     BudgetUnused {
         /// The policy.
         policy: String,

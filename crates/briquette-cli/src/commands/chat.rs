@@ -1,17 +1,19 @@
 use std::path::Path;
 
-use anyhow::{Result, bail};
-use briquette::Prefix;
+use anyhow::{Result, anyhow, bail};
+use briquette::{Error as CacheError, Prefix};
 use briquette_eval::policy;
 
 pub(crate) use crate::talk::args::Args;
 use crate::{
     args::jobs,
+    error::Error,
     talk::{args::BUDGET, session::Session},
     terminal::{
-        hints, interrupt,
+        hints::{self, of_cache},
+        interrupt,
         lines::{Input, Lines},
-        output::{bytes, error, note},
+        output::{bytes, error, note, with_causes},
     },
 };
 
@@ -33,7 +35,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         bail!(
             "the model that comes with briquette continues texts and has no chat template: name one that answers with \
              --model DIR|FILE, a Hugging Face folder or a GGUF file of an \"instruct\" model (in the repository \
-             `models/fetch-smollm2` fetches one of 93 MB to models/smollm2-135m-instruct), or a template with --template FILE"
+             `models/fetch-smollm2` fetches one of 98 MB to models/smollm2-135m-instruct), or a template with --template FILE"
         );
     }
     jobs::compute_here();
@@ -113,7 +115,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
                     }
                     false => {
                         let hint = hints::of(&failed).map(|hint| format!(" ({hint})"));
-                        format!("error: {failed:#}{}", hint.unwrap_or_default())
+                        format!("error: {}{}", with_causes(&failed), hint.unwrap_or_default())
                     }
                 };
                 error(&said);
@@ -132,7 +134,12 @@ fn policy_command(session: &mut Session<'_>, rest: &str) -> Result<()> {
     let mut words = rest.split_whitespace();
     match words.next() {
         Some(policy) => {
-            session.change(policy, words.next())?;
+            session.change(policy, words.next()).map_err(|error| match of_cache(&error) {
+                Some(CacheError::BudgetMissing { .. }) => {
+                    anyhow!("`{policy}` has no budget: /policy {policy} 25% gives it one")
+                }
+                _ => error,
+            })?;
             note(&format!("a new conversation: {}", session.describe()));
         }
         None => note(&session.describe()),
@@ -144,7 +151,12 @@ fn save_command(session: &mut Session<'_>, file: &str) -> Result<()> {
     if file.is_empty() {
         bail!("/save FILE: a file is missing");
     }
-    let held = session.save(Path::new(file))?;
+    let held = session.save(Path::new(file)).map_err(|error| match error.downcast_ref() {
+        Some(Error::OutputForeign { .. }) => {
+            anyhow!("{file} is there and is no conversation of briquette: name another file")
+        }
+        _ => error,
+    })?;
     note(&format!("{file} holds {}: chat --resume goes on with it", bytes(held)));
     Ok(())
 }

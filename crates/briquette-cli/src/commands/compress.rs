@@ -1,6 +1,6 @@
 use std::{fs, path::PathBuf, time::Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use briquette::{Budget, Prefix};
 use briquette_eval::{
     policy,
@@ -70,7 +70,9 @@ struct Report {
     tokens: usize,
     /// One per layer.
     tokens_kept: Vec<usize>,
+    /// Keys and values with their bookkeeping, and room for tokens to come.
     bytes_held: usize,
+    bytes_spare: usize,
     bytes_full: usize,
     /// Bytes of the file.
     bytes_written: u64,
@@ -82,6 +84,9 @@ struct Report {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
+    if args.out.as_os_str() == "-" {
+        bail!("a prefix is a file, and no text for stdout: name one with --out FILE");
+    }
     let others = [args.prompt.inputs(), args.template.inputs()].concat();
     let inputs = inputs::of(&args.model, &args.profile, [&args.policy], others);
     args.output.gate(inputs)?.file(&args.out, Mark::Prefix)?;
@@ -146,6 +151,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             .map(|layer| Ok(loaded.tokens_kept(layer)?.first().copied().unwrap_or(0)))
             .collect::<Result<_>>()?,
         bytes_held: loaded.bytes_held(),
+        bytes_spare: loaded.bytes_spare(),
         bytes_full: loaded.bytes_full(),
         bytes_written: written.len(),
         prefill_seconds,
@@ -161,11 +167,12 @@ impl Report {
         let most = self.tokens_kept.iter().max().copied().unwrap_or(0);
         let written = usize::try_from(self.bytes_written).unwrap_or(usize::MAX);
         format!(
-            "{out}  {most} of {} tokens, {} of the {} of a full cache, {} in the file\npolicy   {}, budget {}\nprefill  \
+            "{out}  {most} of {} tokens, {} of the {} of a full cache; {} of room for tokens to come, {} in the file\npolicy   {}, budget {}\nprefill  \
              {:.3} s\nsave     {:.3} s\nload     {:.3} s, {:.0} times faster than prefilling again\n",
             self.tokens,
-            bytes(self.bytes_held),
+            bytes(self.bytes_held.saturating_sub(self.bytes_spare)),
             bytes(self.bytes_full),
+            bytes(self.bytes_spare),
             bytes(written),
             self.policy,
             self.budget,

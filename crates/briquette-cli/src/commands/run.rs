@@ -7,16 +7,21 @@ use anyhow::Result;
 use briquette_eval::{
     files,
     record::Key,
-    run::{Plan, Rescoring, RunFile, Shard, Share, read_results},
+    run::{Plan, Rescoring, RunFile, Shard, Share, check_folder, read_results},
 };
 use briquette_report::table;
 use serde::Serialize;
 
 use crate::{
-    args::{batch::BatchArgs, jobs::JobsArgs, model::Dtype, resume::ResumeArgs},
+    args::{
+        batch::BatchArgs,
+        jobs::JobsArgs,
+        model::{Dtype, open_device},
+        resume::ResumeArgs,
+    },
     measure::measurement::{Measurement, scored_anew},
     terminal::{
-        output::{OutputArgs, note, table_width},
+        output::{OutputArgs, note, table_width, with_causes},
         output_gate::Mark,
         progress,
     },
@@ -83,7 +88,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         .gate([file.inputs(), files::results(&out), vec![args.file.clone()]].concat())?;
     if let Some(prompts) = &args.prompts {
         gate.file(prompts, Mark::Prompts)?;
-    } else if !args.dry_run {
+    } else {
         files::check_dir(&out)?;
         if args.shard.is_none() && !args.no_report {
             gate.report(&out, None)?;
@@ -103,7 +108,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         return Ok(files::write(path, lines)?);
     }
     if args.dry_run {
-        return dry_run(&args, &plan, &out);
+        return dry_run(&args, &file, &plan, &out);
     }
 
     let measurement = Measurement {
@@ -128,8 +133,17 @@ struct Left {
     shares: Vec<Share>,
 }
 
-/// Units and tokens by task and policy, without those whose results are there.
-fn dry_run(args: &Args, plan: &Plan, out: &Path) -> Result<()> {
+/// Units and tokens by task and policy, without those whose results are there. What the run would
+/// refuse is refused; a device that this build does not have is said, for it may have been built
+/// elsewhere.
+fn dry_run(args: &Args, file: &RunFile, plan: &Plan, out: &Path) -> Result<()> {
+    match open_device(args.device.as_deref()) {
+        Ok((name, _)) => {
+            args.jobs.threads(&name)?;
+        }
+        Err(error) => note(&format!("the run would be refused: {}", with_causes(&error))),
+    }
+    check_folder(out, file, args.shard)?;
     let mut done = std::collections::BTreeSet::new();
     let mut rescoring = Rescoring::new(plan);
     let own = args.shard.map(Shard::file_name);

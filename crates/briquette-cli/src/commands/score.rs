@@ -21,8 +21,9 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Predictions, a record each: JSON lines, a JSON array, or a table (.csv) with a header. Or
-    /// the folder of a run, or its results.jsonl: its answers are scored, and nothing is asked again
+    /// Predictions, a record each: JSON lines, a JSON array, or a table (.csv) with a header.
+    /// Or the folder of a run, or its results.jsonl: its answers are scored, and nothing is asked
+    /// again
     #[arg(value_name = "FILE|DIR")]
     path: PathBuf,
     /// How they are scored
@@ -127,7 +128,11 @@ fn answers(args: &Args, metrics: &Metrics) -> Result<()> {
     }
     let mut gate = args.output.gate([args.path.clone()])?;
     if let Some(out) = &args.out {
-        gate.new_file(&out.join("results.jsonl"), Mark::Never)?;
+        let results = out.join("results.jsonl");
+        if !args.output.overwrites() && journal::is_of(&results, "run")? {
+            return Err(Error::ResultsThere { path: results }.into());
+        }
+        gate.new_file(&results, Mark::Never)?;
         gate.new_file(&out.join("plan.jsonl"), Mark::Never)?;
         gate.report(out, None)?;
     }

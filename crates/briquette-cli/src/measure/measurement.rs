@@ -166,7 +166,7 @@ impl Report {
     }
 }
 
-/// What is said of results whose metrics have changed.
+/// A note on results whose metrics have changed.
 pub(crate) fn scored_anew(task: &str, count: usize) -> String {
     format!(
         "`{task}`: {count} results are scored anew, since its metrics have changed; nothing is asked again"

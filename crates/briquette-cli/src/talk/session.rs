@@ -15,7 +15,7 @@ use briquette_models::{
 };
 
 use crate::{
-    args::{inputs, model::Loaded},
+    args::{inputs, model::Loaded, template::TemplateArgs},
     talk::{
         args::{Args, BUDGET},
         reply::Reply,
@@ -190,6 +190,9 @@ impl<'a> Session<'a> {
     ) -> Result<Option<f64>> {
         let Loaded { model, tokenizer, .. } = self.loaded;
         let turn = self.conversation.say(text)?;
+        if turn.tokens.is_empty() {
+            TemplateArgs::refuse_empty("")?;
+        }
         let known = self.lasting.take().filter(|_| turn.repeated > 0);
         let repeated = if known.is_some() { turn.repeated } else { 0 };
         let (seen, mut tokens) = match turn.from_start {

@@ -14,15 +14,12 @@ pub(crate) fn of(error: &anyhow::Error) -> Option<String> {
             Some(Error::Model(error)) => Some(error),
             _ => None,
         });
-        let of_file = cause.downcast_ref::<Box<CacheError>>().map(|boxed| &**boxed);
-        let cache = cause.downcast_ref::<CacheError>().or(of_file).or(match (eval, model) {
-            (Some(Error::Cache(error)), _) | (_, Some(ModelError::Cache(error))) => Some(error),
-            _ => None,
-        });
-        if let Some(CommandError::OutputForeign { .. }) = cause.downcast_ref() {
+        if let Some(CommandError::OutputForeign { .. } | CommandError::ResultsThere { .. }) =
+            cause.downcast_ref()
+        {
             return Some("--force overwrites it".into());
         }
-        let hint = match cache {
+        let hint = match cache_error(cause) {
             Some(CacheError::ProfileMissing { .. }) => Some(
                 "make a profile with `briquette calibrate --out FILE`, and name it with --profile FILE",
             ),
@@ -40,10 +37,28 @@ pub(crate) fn of(error: &anyhow::Error) -> Option<String> {
     })
 }
 
+/// Returns the cache's error among the causes of another, the last one, if there is one.
+pub(crate) fn of_cache(error: &anyhow::Error) -> Option<&CacheError> {
+    error.chain().filter_map(cache_error).last()
+}
+
+fn cache_error<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a CacheError> {
+    let of_file = cause.downcast_ref::<Box<CacheError>>().map(|boxed| &**boxed);
+    cause.downcast_ref().or(of_file).or_else(|| {
+        match (cause.downcast_ref::<Error>(), cause.downcast_ref::<ModelError>()) {
+            (Some(Error::Cache(error) | Error::Model(ModelError::Cache(error))), _)
+            | (_, Some(ModelError::Cache(error))) => Some(error),
+            _ => None,
+        }
+    })
+}
+
 fn of_model(error: &ModelError) -> Option<&'static str> {
     match error {
         ModelError::UnsupportedType { .. } => Some("--dtype takes another"),
-        ModelError::NumbersNotFinite { .. } => Some("--dtype f32 takes the widest"),
+        ModelError::NumbersNotFinite { .. } | ModelError::NotFinite { .. } => {
+            Some("--dtype f32 takes the widest")
+        }
         ModelError::PromptNotInParts { .. } => Some("--policy NAME:schedule.prefill=every-chunk"),
         ModelError::ChunkTooLong { .. } => Some("--chunk N sets them"),
         _ => None,

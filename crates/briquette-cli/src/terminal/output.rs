@@ -48,6 +48,13 @@ pub(crate) struct OutputArgs {
     force: ForceArgs,
 }
 
+impl OutputArgs {
+    /// Whether files that briquette did not write may be overwritten.
+    pub(crate) fn overwrites(&self) -> bool {
+        self.force.force
+    }
+}
+
 /// Whether files of others may be overwritten.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ForceArgs {
@@ -230,6 +237,19 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
         false => c.to_string(),
     };
     text.chars().map(shown).collect::<String>().into()
+}
+
+/// The message and its causes, save those it already ends with.
+pub(crate) fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Bytes in the largest binary unit they fill.

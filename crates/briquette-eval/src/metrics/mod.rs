@@ -1,8 +1,8 @@
 //! Scores of an answer against the right ones, as the scorers of the benchmarks count them.
 //!
-//! [`Metric`] names a score, [`Metrics`] the scores of an answer; a file here holds the scores of a benchmark, or of a kind. What
-//! several of them share is in `text` (words and normalisation) and `sequence` (common
-//! subsequences). Every score is checked against the scorer it is named after:
+//! [`Metric`] names a score, [`Metrics`] the scores of an answer; a file here holds the scores of a
+//! benchmark, or of a kind. What several of them share is in `text` (words and normalisation) and
+//! `sequence` (common subsequences). Every score is checked against the scorer it is named after:
 //! `tests/fixtures/metrics` holds the cases, and what made them.
 //!
 //! The scorers are Python. Where it matters, its idea of white space, of words and of digits is

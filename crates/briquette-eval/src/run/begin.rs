@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::{
     file::RunFile,
-    folder::{RUN_FILE, check_own, write_plan},
+    folder::{RUN_FILE, check_merged, check_own, write_plan},
     plan::Plan,
     rescoring::Rescoring,
     results::Results,
@@ -26,10 +26,25 @@ pub fn begin(
     shard: Option<Shard>,
     accept: Accept,
 ) -> Result<Results> {
-    check_own(dir, file.text())?;
+    check_folder(dir, file, shard)?;
     let mut rescoring = Rescoring::new(plan);
     let results = Results::open(dir, &plan.header(device), shard, accept, &mut rescoring)?;
     files::write(&dir.join(RUN_FILE), file.text())?;
     write_plan(dir, plan.units().map(|unit| &unit.key))?;
     Ok(results)
+}
+
+/// Whether results of a run file, or of a shard of it, can be kept in the folder `dir`. Nothing is
+/// written.
+///
+/// # Errors
+/// [`Error::NoJournal`](crate::Error::NoJournal) for files of a run's names that no run wrote, and
+/// [`Error::ShardsUnmerged`](crate::Error::ShardsUnmerged) for results of shards where the whole
+/// run is wanted.
+pub fn check_folder(dir: &Path, file: &RunFile, shard: Option<Shard>) -> Result<()> {
+    check_own(dir, file.text())?;
+    match shard {
+        None => check_merged(dir),
+        Some(_) => Ok(()),
+    }
 }

@@ -58,6 +58,16 @@ pub(super) fn check_own(dir: &Path, run_file: &str) -> Result<()> {
     }
 }
 
+/// Refuses a folder that holds results of shards, and none of the whole run.
+pub(super) fn check_merged(dir: &Path) -> Result<()> {
+    match shards(dir)?.len() {
+        files if files > 0 && !dir.join(RESULTS).exists() => {
+            Err(Error::ShardsUnmerged { dir: dir.into(), files })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes the keys of a plan beside its results.
 pub(super) fn write_plan<'a>(dir: &Path, keys: impl Iterator<Item = &'a Key>) -> Result<()> {
     let path = dir.join(PLAN);

@@ -12,7 +12,8 @@
 //! - [`Results`] is the file they are kept in, [`begin()`] opens it;
 //! - [`Shard`] is the part of a plan that one of several machines runs, [`merge()`] joins the
 //!   parts;
-//! - [`Summary`] is the table at the end, [`ScoredRun`] that of the same answers under other metrics.
+//! - [`Summary`] is the table at the end, [`ScoredRun`] that of the same answers under other
+//!   metrics.
 
 mod ask;
 mod batch;
@@ -43,7 +44,7 @@ mod twice;
 mod weak;
 
 pub use batch::BatchLimit;
-pub use begin::begin;
+pub use begin::{begin, check_folder};
 pub use execute::{Executed, Failure, Progress, Runner, Split, execute};
 pub use fidelity::FidelityTask;
 pub use file::RunFile;

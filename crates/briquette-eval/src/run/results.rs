@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    folder::{RESULTS, shards},
+    folder::{RESULTS, check_merged},
     found::Found,
     header::Header,
     line::Line,
@@ -65,11 +65,8 @@ impl Results {
         let whole = dir.join(RESULTS);
         let path = shard.map_or_else(|| whole.clone(), |shard| dir.join(shard.file_name()));
         let mut taken = Vec::new();
-        if shard.is_none() && !whole.exists() {
-            let shards = shards(dir)?;
-            if !shards.is_empty() {
-                return Err(Error::ShardsUnmerged { dir: dir.into(), files: shards.len() });
-            }
+        if shard.is_none() {
+            check_merged(dir)?;
         }
         if shard.is_some() && whole.exists() {
             let merged = read_results(&whole, accept.damaged)?;

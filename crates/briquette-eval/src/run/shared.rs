@@ -30,8 +30,8 @@ impl<K: Ord, T> Shared<K, T> {
         Self { slots }
     }
 
-    /// The value for one unit, which asks once, and the seconds that another has spent on it in this
-    /// one's place: below zero where it waited for longer than that.
+    /// The value for one unit, which asks once, and the seconds that another has spent on it in
+    /// this one's place: below zero where it waited for longer than that.
     pub(super) fn take(&self, key: &K, make: impl FnOnce() -> Result<T>) -> Result<(Arc<T>, f64)> {
         let start = Instant::now();
         let Some(slot) = self.slots.get(key) else { return Ok((Arc::new(make()?), 0.0)) };

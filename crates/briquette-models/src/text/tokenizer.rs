@@ -67,6 +67,9 @@ impl Tokenizer {
             Source::Gguf(path) => (gguf::tokenizer_json(&Gguf::open(&path)?)?, path),
         };
         // The library panics where the description of a decoder is cut.
+        if json.starts_with("\u{feff}".as_bytes()) {
+            return Err(Error::ByteOrderMark { origin: path.display().to_string() });
+        }
         let mut file: serde_json::Value =
             serde_json::from_slice(&json).map_err(|error| failed(&path, &error))?;
         let limits = Limits::of(&file).map_err(|error| failed(&path, &error))?;

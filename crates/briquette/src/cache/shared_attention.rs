@@ -14,7 +14,7 @@ use crate::{Result, ops::AttentionOutput, policy::PositionMode};
 pub(super) struct SharedAttention {
     clock: Clock,
     known: RefCell<Vec<(Asked, AttentionOutput, Duration)>>,
-    /// What others have spent on the attention that was taken last.
+    /// The time that others have spent on the attention that was taken last.
     saved: Cell<Duration>,
 }
 
@@ -51,7 +51,8 @@ impl SharedAttention {
         Ok(output)
     }
 
-    /// What others have spent on the attention that a cache has taken since this was last asked.
+    /// The time that others have spent on the attention that a cache has taken since this was last
+    /// asked.
     pub(super) fn saved(&self) -> Duration {
         self.saved.take()
     }

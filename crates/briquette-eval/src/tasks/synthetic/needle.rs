@@ -49,10 +49,12 @@ impl TryFrom<String> for NeedleForm {
 
     fn try_from(text: String) -> std::result::Result<Self, String> {
         match text.as_str() {
-            "short" => Ok(Self::Short),
+            "short" | "ember" => Ok(Self::Short),
             "ruler" => Ok(Self::Ruler),
             file if file.ends_with(".toml") => Ok(Self::File(file.into())),
-            _ => Err(format!("`{text}` is not `short`, `ruler` or a file that ends in .toml")),
+            _ => Err(format!(
+                "`{text}` is not `short`, `ruler` or a file that ends in .toml (`ember` is `short`)"
+            )),
         }
     }
 }
