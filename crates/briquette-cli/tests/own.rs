@@ -399,6 +399,32 @@ fn an_answer_has_several_metrics_and_can_be_scored_again_without_being_asked() {
 }
 
 #[test]
+fn shards_that_were_merged_keep_scores_that_no_longer_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = questions_scored_by(dir.path(), "\"exact-match\"");
+    let out = dir.path().join("out");
+    let args = ["run", text(&run), "--out", text(&out), "--no-report"];
+    for shard in ["1/2", "2/2"] {
+        stdout(&[&args[..], &["--shard", shard]].concat());
+    }
+    stdout(&["merge", text(&out)]);
+    questions_scored_by(dir.path(), "\"rouge1\"");
+    stdout(&args);
+    stdout(&["merge", text(&out)]);
+    let scored = answers(&out);
+    assert_eq!(scored.len(), 6);
+    assert!(scored.values().all(|(_, scores)| scores.keys().eq(["rouge1"])), "{scored:?}");
+    assert!(stdout(&["score", text(&out), "--metric", "qa-f1"]).contains("qa-f1"));
+    // Other answers are a conflict still.
+    let shard = out.join("results-1-of-2.jsonl");
+    let lines = fs::read_to_string(&shard).unwrap();
+    fs::write(&shard, lines.replace("\"said\":\"", "\"said\":\"x")).unwrap();
+    for args in [&["merge", text(&out)][..], &["score", text(&out), "--metric", "qa-f1"]] {
+        assert!(refused(args).contains("not the same"));
+    }
+}
+
+#[test]
 fn scores_of_a_run_that_cannot_be_had_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);

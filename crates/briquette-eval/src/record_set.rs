@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use crate::{
     fingerprint,
+    metrics::Metric,
     record::{Key, Outcome, Record},
 };
 
@@ -48,6 +49,24 @@ impl RecordSet {
     pub fn contains(&self, key: &Key) -> bool {
         self.found.contains_key(key)
     }
+}
+
+/// Whether two results of a unit are the same answers, however they were scored. Beside each record
+/// stands its fingerprint.
+pub(crate) fn same_answers(one: (&Record, &str), other: (&Record, &str)) -> bool {
+    let unscored = |(record, fingerprint): (&Record, &str)| {
+        let mut record = record.clone();
+        if let Outcome::Answers { answers, .. } = &mut record.outcome {
+            for answer in answers {
+                (answer.metric, answer.score) = (Metric::ExactMatch, 0.0);
+                answer.beside.clear();
+            }
+        }
+        // Metrics are part of the fingerprint of a sample, behind that of the policy.
+        let policy = fingerprint.split_once('-').map_or(fingerprint, |(policy, _)| policy);
+        said(&record, policy)
+    };
+    unscored(one) == unscored(other)
 }
 
 /// Fingerprint of an outcome, without seconds, and without the spare room, which older versions do

@@ -18,7 +18,7 @@ use crate::{
     files::{self, Reader, as_text},
     journal::{Accept, set_aside},
     record::Key,
-    record_set::{Arrived, RecordSet},
+    record_set::{Arrived, RecordSet, same_answers},
 };
 
 /// Summary of a merge.
@@ -67,7 +67,8 @@ pub struct Missing {
 ///
 /// # Errors
 /// [`Error::RunSettings`] and [`Error::OtherWeights`] for results of different runs,
-/// [`Error::MergeConflict`] for results of one unit that differ in more than seconds,
+/// [`Error::MergeConflict`] for results of one unit that differ in more than seconds, or in the
+/// metrics of `results.jsonl` and of the shards beside it,
 /// [`Error::NoResults`], [`Error::JournalLine`] for damaged lines that are not accepted, and what
 /// cannot be read or written.
 pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
@@ -101,7 +102,10 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
             let new = Found { path: path.clone(), line };
             let Line { record, fingerprint } = &new.line.line;
             match (all.add(record, fingerprint), found.get(&record.key)) {
-                (Arrived::Other, Some(old)) => return Err(old.conflict(&new)),
+                (Arrived::Other, Some(old)) if !old.replaces(&new) => {
+                    return Err(old.conflict(&new));
+                }
+                (Arrived::Other, Some(_)) => duplicates += 1,
                 (Arrived::Again, _) => duplicates += 1,
                 // That a policy cannot hold, every shard says.
                 _ => {
@@ -164,6 +168,16 @@ struct Found {
 }
 
 impl Found {
+    /// Whether this stands in the `results.jsonl` beside the file of a shard, which keeps the
+    /// scores that its answers had before they were scored by other metrics.
+    fn replaces(&self, shard: &Self) -> bool {
+        let line = |found: &Self| found.line.line.clone();
+        let (whole, part) = (line(self), line(shard));
+        self.path.ends_with(RESULTS)
+            && self.path.parent() == shard.path.parent()
+            && same_answers((&whole.record, &whole.fingerprint), (&part.record, &part.fingerprint))
+    }
+
     /// Another result of this unit says something else.
     fn conflict(&self, other: &Self) -> Error {
         let text = |Self { path, line: Numbered { number, text, .. } }: &Self| {

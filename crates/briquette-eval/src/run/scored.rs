@@ -63,8 +63,11 @@ impl ScoredRun {
             beside.push(file.with_file_name(PLAN));
             for Numbered { number, mut line, text } in read.lines {
                 let place = || format!("{}, line {number}: {text}", file.display());
+                score(&file, &mut line, metrics)?;
                 let key = line.record.key.clone();
-                match all.add(&line.record, &line.fingerprint) {
+                // Metrics are part of the fingerprint of a sample, behind that of the policy.
+                let policy = line.fingerprint.split('-').next().unwrap_or_default();
+                match all.add(&line.record, policy) {
                     Arrived::Again => continue,
                     Arrived::First | Arrived::Newer => {}
                     Arrived::Other => {
@@ -74,7 +77,6 @@ impl ScoredRun {
                         return Err(Error::MergeConflict { what, first, second: place() });
                     }
                 }
-                score(&file, &mut line, metrics)?;
                 found.insert(key, line);
             }
         }
