@@ -480,6 +480,12 @@ fn ctrl_c_that_comes_too_late_asks_before_it_ends() {
     terminal.write("\x03");
     terminal.wait("Ctrl-C once more ends");
     terminal.wait("> ");
+    // One that takes a line away is no second one.
+    terminal.write("and then");
+    terminal.wait("and then");
+    terminal.write("\x03");
+    terminal.wait("Ctrl-C once more ends");
+    terminal.wait("> ");
     terminal.write("\x03");
     assert_eq!(terminal.wait_for_end(), 130);
 }

@@ -63,11 +63,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
         interrupt.clear();
         let text = match input {
             Input::Text(text) => text,
-            Input::Interrupt if was_asked => {
+            Input::Interrupt { is_empty: true } if was_asked => {
                 drop(lines);
                 std::process::exit(interrupt::EXIT_CODE.into());
             }
-            Input::Interrupt => {
+            Input::Interrupt { .. } => {
                 was_asked = true;
                 note(LEAVE);
                 continue;

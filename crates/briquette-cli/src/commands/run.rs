@@ -3,7 +3,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use briquette_eval::{
     files,
     record::Key,
@@ -95,7 +95,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
     }
     let spinner = progress::spinner("making samples");
-    let plan = Plan::new(&file, args.other_weights)?;
+    let plan = Plan::new(&file, args.other_weights);
+    let plan = plan.with_context(|| args.file.display().to_string())?;
     drop(spinner);
     for skipped in plan.skipped.iter().take(LEFT_OUT) {
         note(&format!("left out: {skipped}"));

@@ -1,11 +1,16 @@
 use std::{
+    cell::Cell,
     env,
     io::{self, BufRead, IsTerminal, Read, StdinLock, Write},
     mem,
 };
 
 use anyhow::{Context, Result, bail};
-use rustyline::{Behavior, Config, DefaultEditor, error::ReadlineError};
+use rustyline::{
+    Behavior, Config, Context as EditorContext, Helper, completion::Completer,
+    error::ReadlineError, highlight::Highlighter, hint::Hinter, history::DefaultHistory,
+    validate::Validator,
+};
 
 use crate::terminal::{quiet::Quiet, typed::Typed};
 
@@ -30,7 +35,7 @@ pub(crate) enum Lines {
 
 /// A line editor, and a terminal that is quiet between lines.
 pub(crate) struct Editor {
-    editor: DefaultEditor,
+    editor: rustyline::Editor<Watched, DefaultHistory>,
     quiet: Quiet,
     typed: Typed,
     /// Text that the next line begins with.
@@ -40,10 +45,38 @@ pub(crate) struct Editor {
 /// A turn of the user.
 pub(crate) enum Input {
     Text(String),
-    /// Ctrl-C in place of a line.
-    Interrupt,
+    /// Ctrl-C in place of a line, which it may take away.
+    Interrupt {
+        is_empty: bool,
+    },
     End,
 }
+
+/// Sees whether there is text in the line, which the editor does not tell of one that was taken
+/// away.
+#[derive(Default)]
+struct Watched {
+    is_empty: Cell<bool>,
+}
+
+impl Hinter for Watched {
+    type Hint = String;
+
+    fn hint(&self, line: &str, _: usize, _: &EditorContext<'_>) -> Option<String> {
+        self.is_empty.set(line.is_empty());
+        None
+    }
+}
+
+impl Completer for Watched {
+    type Candidate = String;
+}
+
+impl Highlighter for Watched {}
+
+impl Validator for Watched {}
+
+impl Helper for Watched {}
 
 impl Lines {
     /// The terminal, if stdin is one.
@@ -59,7 +92,8 @@ impl Lines {
         // The editor writes to the terminal also where answers go to a file.
         let config = Config::builder().behavior(Behavior::PreferTerm).auto_add_history(true);
         let failed = "cannot read the terminal";
-        let editor = DefaultEditor::with_config(config.build()).context(failed)?;
+        let mut editor = rustyline::Editor::with_config(config.build()).context(failed)?;
+        editor.set_helper(Some(Watched::default()));
         let quiet = Quiet::new().context(failed)?;
         let (typed, offered) = (Typed::default(), String::new());
         Ok(Self::Editor(Box::new(Editor { editor, quiet, typed, offered })))
@@ -144,11 +178,17 @@ impl Editor {
             // Ctrl-C takes a line away, and arrows bring it back.
             self.editor.add_history_entry(&offered).context(failed)?;
         }
+        if let Some(watched) = self.editor.helper() {
+            watched.is_empty.set(offered.is_empty());
+        }
         let line = self.editor.readline_with_initial(PROMPT, (&offered, ""));
         self.quiet.begin().context(failed)?;
         match line {
             Ok(text) => Ok(Input::Text(text)),
-            Err(ReadlineError::Interrupted) => Ok(Input::Interrupt),
+            Err(ReadlineError::Interrupted) => {
+                let is_empty = self.editor.helper().is_none_or(|watched| watched.is_empty.get());
+                Ok(Input::Interrupt { is_empty })
+            }
             Err(ReadlineError::Eof) => Ok(Input::End),
             Err(error) => Err(error).context(failed),
         }
