@@ -80,7 +80,7 @@ fn phrases() -> Vec<String> {
         format!("{} prompts each", prompts()),
         format!("the same prompts in kvpress {kvpress}]"),
         format!("presses of kvpress {kvpress} keep"),
-        format!("Logits agree with `transformers` {} ", minor(&package("transformers"))),
+        format!("agree with `transformers` {} ", minor(&package("transformers"))),
         format!(
             "to {}.",
             between("crates/briquette-models/tests/architectures.rs", "worst <= ", ",")
