@@ -2,12 +2,13 @@
 
 use std::fmt::{self, Display};
 
-use crate::nearest::nearest;
 use serde::de::DeserializeOwned;
 use toml::{
     Spanned, Table, Value,
     de::{DeTable, DeValue},
 };
+
+use crate::nearest::did_you_mean;
 
 /// Letters of a line or a value that an error shows at most.
 const SHOWN: usize = 200;
@@ -213,12 +214,10 @@ fn words(message: &str, path: &[Step], value: &Value) -> String {
 fn suggested(message: &str) -> String {
     let unknown = ["unknown field `", "unknown variant `"];
     let rest = unknown.iter().find_map(|begin| message.strip_prefix(begin));
-    let near = rest.and_then(|rest| rest.split_once("`, expected ")).and_then(|(name, known)| {
-        // The names are every second part.
-        nearest(name, known.split('`').skip(1).step_by(2))
-    });
-    let near = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
-    format!("{near}{}", shortened(message))
+    let names = rest.and_then(|rest| rest.split_once("`, expected "));
+    // Those that are known are every second part.
+    let near = names.map(|(name, known)| did_you_mean(name, known.split('`').skip(1).step_by(2)));
+    format!("{}{}", near.unwrap_or_default(), shortened(message))
 }
 
 fn missing_field(message: &str) -> Option<&str> {

@@ -1,6 +1,6 @@
 //! Changes to the file form of a policy, `key=value`.
 
-use briquette::{Budget, Error as Refusal, Policy, nearest::nearest};
+use briquette::{Budget, Error as Refusal, Policy, nearest::did_you_mean};
 use toml::{Table, Value};
 
 /// The result of a change, or what is wrong with it in words.
@@ -129,8 +129,7 @@ fn reason(policy: &Policy, table: &Table, key: &str, refusal: Refusal) -> String
         return message;
     }
     let paths = all_leaves(&with_budgets(policy, table.clone()));
-    let near = nearest(key, paths.iter().filter_map(|path| path.last().map(String::as_str)));
-    let near = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
+    let near = did_you_mean(key, paths.iter().filter_map(|path| path.last().map(String::as_str)));
     let keys: Vec<String> = paths.iter().map(|path| path.join(".")).collect();
     format!("{near}there is no `{key}`, but {}", keys.join(", "))
 }

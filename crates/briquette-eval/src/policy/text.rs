@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use briquette::{Budget, Error as Refusal, Policy, nearest::nearest, policy::PolicyFile};
+use briquette::{Budget, Error as Refusal, Policy, nearest::did_you_mean, policy::PolicyFile};
 
 use super::{named::NamedPolicy, written::Written};
 use crate::{Error, Result, files, warnings};
@@ -59,8 +59,7 @@ pub fn read(text: &str, budget: Option<Budget>, default: Budget) -> Result<Named
 pub(crate) fn method(name: &str) -> std::result::Result<Policy, String> {
     Policy::named(name, None).map_err(|error| {
         let Refusal::UnknownMethod { known, .. } = error else { return error.to_string() };
-        let near = nearest(name, known.iter().map(String::as_str));
-        let near = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
+        let near = did_you_mean(name, known.iter().map(String::as_str));
         let no_file = match Path::new(name).components().count() > 1 || Path::new(name).exists() {
             true => ", and a policy file ends in .toml or .json",
             false => "",
