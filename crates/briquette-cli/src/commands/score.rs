@@ -4,15 +4,16 @@ use anyhow::Result;
 use briquette_eval::{
     journal,
     metrics::{Metric, Metrics},
-    run::{ScoredRun, Summary, Unavailable},
+    run::{ScoredRun, Summary},
     score::Scoring,
 };
-use briquette_report::{html, summary, table};
+use briquette_report::{html, table};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
 use crate::{
     error::Error,
+    measure::measurement::tables,
     terminal::{
         output::{OutputArgs, note, table_width},
         output_gate::Mark,
@@ -157,14 +158,7 @@ fn answers(args: &Args, metrics: &Metrics) -> Result<()> {
         missing: scored.missing(),
         summary: scored.summary(),
     };
-    let mut human = String::new();
-    for warning in json.summary.warnings() {
-        writeln!(human, "{warning}\n")?;
-    }
-    writeln!(human, "{}", summary(&json.summary, table_width()))?;
-    for Unavailable { model, policy, budget, reason } in &json.summary.unavailable {
-        writeln!(human, "{model}, {policy} at {budget}: {reason}")?;
-    }
+    let mut human = tables(&json.summary)?;
     writeln!(human, "scored by {metrics}; 95 % intervals over samples; nothing was asked again")?;
     if let Some(page) = page {
         for warning in &page.warnings {

@@ -136,16 +136,9 @@ impl Measurement<'_> {
 }
 
 impl Report {
-    /// The tables for people, behind what casts doubt on them.
+    /// The result for people.
     fn text(&self, device: &str) -> Result<String> {
-        let mut text = String::new();
-        for warning in self.summary.warnings() {
-            writeln!(text, "{warning}\n")?;
-        }
-        writeln!(text, "{}", summary(&self.summary, table_width()))?;
-        for Unavailable { model, policy, budget, reason } in &self.summary.unavailable {
-            writeln!(text, "{model}, {policy} at {budget}: {reason}")?;
-        }
+        let mut text = tables(&self.summary)?;
         if !self.left_out.is_empty() {
             writeln!(text, "{} damaged samples were left out", self.left_out.len())?;
         }
@@ -164,6 +157,19 @@ impl Report {
         }
         Ok(text)
     }
+}
+
+/// The tables of a run for people, behind what casts doubt on them.
+pub(crate) fn tables(of: &Summary) -> Result<String> {
+    let mut text = String::new();
+    for warning in of.warnings() {
+        writeln!(text, "{warning}\n")?;
+    }
+    writeln!(text, "{}", summary(of, table_width()))?;
+    for Unavailable { model, policy, budget, reason } in &of.unavailable {
+        writeln!(text, "{model}, {policy} at {budget}: {reason}")?;
+    }
+    Ok(text)
 }
 
 /// A note on results whose metrics have changed.
