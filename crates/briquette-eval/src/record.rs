@@ -221,6 +221,15 @@ impl Answer {
     }
 }
 
+/// Scores beside the first, of the turns that have them.
+pub fn scores_beside(answers: &[Answer]) -> BTreeMap<Metric, Vec<f64>> {
+    let mut scores: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
+    for (metric, score) in answers.iter().flat_map(|answer| &answer.beside) {
+        scores.entry(*metric).or_default().push(*score);
+    }
+    scores
+}
+
 /// Tokens of a prompt that a cache kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KeptTokens {

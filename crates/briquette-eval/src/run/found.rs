@@ -1,10 +1,8 @@
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use crate::{
     metrics::Metric,
-    record::{Answer, CacheBytes, Outcome, Record},
+    record::{Answer, CacheBytes, Outcome, Record, scores_beside},
     stats::Mean,
 };
 
@@ -94,13 +92,4 @@ impl Found {
 fn metric_of(answers: &[Answer]) -> Option<Metric> {
     let metric = answers.first()?.metric;
     answers.iter().all(|answer| answer.metric == metric).then_some(metric)
-}
-
-/// Scores beside the first, of the turns that have them.
-fn scores_beside(answers: &[Answer]) -> BTreeMap<Metric, Vec<f64>> {
-    let mut scores: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
-    for (metric, score) in answers.iter().flat_map(|answer| &answer.beside) {
-        scores.entry(*metric).or_default().push(*score);
-    }
-    scores
 }

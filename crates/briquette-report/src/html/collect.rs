@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use briquette_eval::{
     metrics::{Metric, Metrics},
-    record::{Answer, CacheBytes, KeptTokens, Key, Outcome, Record},
+    record::{Answer, CacheBytes, KeptTokens, Key, Outcome, Record, scores_beside},
     record_set::{Arrived, RecordSet},
     wall_seconds,
 };
@@ -378,11 +378,7 @@ impl Scores {
         let score = mean(answers.iter().map(|answer| answer.score));
         self.by_unit.insert(unit.clone(), score);
         self.metrics.extend(answers.iter().map(|answer| answer.metric));
-        let mut beside: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
-        for (metric, score) in answers.iter().flat_map(|answer| &answer.beside) {
-            beside.entry(*metric).or_default().push(*score);
-        }
-        for (metric, scores) in beside {
+        for (metric, scores) in scores_beside(answers) {
             let by_unit = self.beside.entry(metric).or_default();
             by_unit.insert(unit.clone(), mean(scores.into_iter()));
         }
