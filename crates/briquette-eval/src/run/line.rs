@@ -13,3 +13,10 @@ pub struct Line {
     #[serde(rename = "of")]
     pub fingerprint: String,
 }
+
+impl Line {
+    /// The fingerprint of the policy. That of the sample, behind it, depends on the metric too.
+    pub(super) fn policy(&self) -> &str {
+        self.fingerprint.split('-').next().unwrap_or_default()
+    }
+}

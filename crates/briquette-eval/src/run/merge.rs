@@ -105,8 +105,7 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
                 (Arrived::Other, Some(old)) if !old.replaces(&new) => {
                     return Err(old.conflict(&new));
                 }
-                (Arrived::Other, Some(_)) => duplicates += 1,
-                (Arrived::Again, _) => duplicates += 1,
+                (Arrived::Other, Some(_)) | (Arrived::Again, _) => duplicates += 1,
                 // That a policy cannot hold, every shard says.
                 _ => {
                     found.insert(record.key.clone(), new);
@@ -171,11 +170,11 @@ impl Found {
     /// Whether this stands in the `results.jsonl` beside the file of a shard, which keeps the
     /// scores that its answers had before they were scored by other metrics.
     fn replaces(&self, shard: &Self) -> bool {
-        let line = |found: &Self| found.line.line.clone();
-        let (whole, part) = (line(self), line(shard));
+        let (whole, part) = (&self.line.line, &shard.line.line);
         self.path.ends_with(RESULTS)
             && self.path.parent() == shard.path.parent()
-            && same_answers((&whole.record, &whole.fingerprint), (&part.record, &part.fingerprint))
+            && whole.policy() == part.policy()
+            && same_answers(&whole.record, &part.record)
     }
 
     /// Another result of this unit says something else.

@@ -65,9 +65,7 @@ impl ScoredRun {
                 let place = || format!("{}, line {number}: {text}", file.display());
                 score(&file, &mut line, metrics)?;
                 let key = line.record.key.clone();
-                // Metrics are part of the fingerprint of a sample, behind that of the policy.
-                let policy = line.fingerprint.split('-').next().unwrap_or_default();
-                match all.add(&line.record, policy) {
+                match all.add(&line.record, line.policy()) {
                     Arrived::Again => continue,
                     Arrived::First | Arrived::Newer => {}
                     Arrived::Other => {
