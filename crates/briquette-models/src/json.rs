@@ -25,8 +25,14 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T> {
-    if text.starts_with('\u{feff}') {
-        return Err(Error::ByteOrderMark { origin: origin.into() });
-    }
+    refuse_mark(text.as_bytes(), origin)?;
     serde_json::from_str(text).map_err(|source| Error::Json { origin: origin.into(), source })
+}
+
+/// Refuses what begins with a byte order mark.
+pub(crate) fn refuse_mark(text: &[u8], origin: &str) -> Result<()> {
+    match text.starts_with("\u{feff}".as_bytes()) {
+        true => Err(Error::ByteOrderMark { origin: origin.into() }),
+        false => Ok(()),
+    }
 }

@@ -23,7 +23,7 @@ use crate::{
         gguf::{self, Gguf},
         source::Source,
     },
-    json::check_regular,
+    json::{check_regular, refuse_mark},
     text::{tokenizer_config::TokenizerConfig, tokenizer_limits::Limits},
 };
 
@@ -67,9 +67,7 @@ impl Tokenizer {
             Source::Gguf(path) => (gguf::tokenizer_json(&Gguf::open(&path)?)?, path),
         };
         // The library panics where the description of a decoder is cut.
-        if json.starts_with("\u{feff}".as_bytes()) {
-            return Err(Error::ByteOrderMark { origin: path.display().to_string() });
-        }
+        refuse_mark(&json, &path.display().to_string())?;
         let mut file: serde_json::Value =
             serde_json::from_slice(&json).map_err(|error| failed(&path, &error))?;
         let limits = Limits::of(&file).map_err(|error| failed(&path, &error))?;
