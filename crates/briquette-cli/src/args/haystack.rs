@@ -40,12 +40,9 @@ impl HaystackArgs {
 
     /// The task that hides needles in this text, with the parameters of `needle`.
     pub(crate) fn task(&self, needle: Needle) -> Result<Needle> {
-        let form = match self.form.as_str() {
-            "ember" => NeedleForm::Short,
-            form => match NeedleForm::try_from(form.to_owned()).map_err(anyhow::Error::msg)? {
-                NeedleForm::File(path) => NeedleForm::File(absolute(&path)?.into()),
-                form => form,
-            },
+        let form = match NeedleForm::try_from(self.form.clone()).map_err(anyhow::Error::msg)? {
+            NeedleForm::File(path) => NeedleForm::File(absolute(&path)?.into()),
+            form => form,
         };
         let haystack = match &self.haystack {
             Some(dir) => Source::Folder(absolute(dir)?.into()),
