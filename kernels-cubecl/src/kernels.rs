@@ -36,7 +36,7 @@ use crate::{
     },
     model::{
         dequantize, gated, is_worthwhile, linear, prefers_k_major, quantized_linear, rms_norm,
-        worthwhile_rows,
+        takes_quantized,
     },
     select::{SelectOutput, compact, pack, pad, robust_scores, select},
 };
@@ -259,7 +259,7 @@ impl ModelOps for Kernels {
         if rows == 0 || is_host(&input.x.device()) {
             return Reference.quantized_linear(input);
         }
-        if rows <= worthwhile_rows(&input.x.device(), input.x.dtype()) {
+        if takes_quantized(rows, &input.x.device(), input.x.dtype()) {
             let reference = || Reference.quantized_linear(input.clone());
             return self.fallbacks.or(quantized_linear(input.clone()), reference);
         }

@@ -17,5 +17,5 @@ pub use self::{
 };
 pub(crate) use self::{
     linear::{is_worthwhile, prefers_k_major},
-    quantized_linear::worthwhile_rows,
+    quantized_linear::takes_quantized,
 };

@@ -22,7 +22,8 @@ use crate::common::{check::Check, processors::known_processors};
 /// Rows of `x` that [`quantized_linear`] takes at most.
 pub const MOST_QUANTIZED_LINEAR_ROWS: usize = 32;
 
-/// Rows that it is given where Burn's product takes cooperative matrices through wgpu.
+/// Rows for which it is faster everywhere, also where Burn's product takes cooperative matrices
+/// through wgpu.
 const COOPERATIVE_ROWS: usize = 8;
 
 /// The product of rows with a matrix of quantized weights, `[rows, outputs]`, of the type of `x`.
@@ -69,21 +70,21 @@ pub fn dequantize(weight: &QuantizedMatrix, dtype: DType) -> Result<Tensor<2>> {
     Ok(Tensor::from_dispatch(expanded))
 }
 
-/// Rows up to which [`quantized_linear`] is faster than a product with expanded weights.
+/// Whether [`quantized_linear`] is faster for so many rows than a product with expanded weights.
 ///
 /// Through wgpu cooperative matrices, which Burn's product takes for 16-bit numbers in SPIR-V, take
 /// 0.25 ms for 32 rows of 28,672 × 4,096 weights, and expanding them 0.05 to 0.1; the kernel takes
 /// 0.16 ms (Q8_0) and 0.27 (Q4_0) for 8 rows, 0.59 and 1.05 for 32 (H200, 2026-11-29,
-/// benches/results). In f32 and in WGSL it is faster for all.
-pub(crate) fn worthwhile_rows(device: &Device, dtype: DType) -> usize {
-    let Ok(check) = Check::new("quantized_linear", device) else { return 0 };
-    let element = dtype_to_storage_type(dtype);
-    let matmul = &check.client().properties().features.matmul;
-    let is_cooperative = matmul.cmma.iter().any(|tile| tile.a_type == element);
-    match known_processors(check.client()) {
-        None if is_cooperative => COOPERATIVE_ROWS,
-        _ => MOST_QUANTIZED_LINEAR_ROWS,
+/// benches/results). In f32 and in WGSL it is faster for all that it takes.
+pub(crate) fn takes_quantized(rows: usize, device: &Device, dtype: DType) -> bool {
+    if !(COOPERATIVE_ROWS + 1..=MOST_QUANTIZED_LINEAR_ROWS).contains(&rows) {
+        return rows <= COOPERATIVE_ROWS;
     }
+    let Ok(check) = Check::new("quantized_linear", device) else { return false };
+    let element = dtype_to_storage_type(dtype);
+    let cooperative = &check.client().properties().features.matmul.cmma;
+    known_processors(check.client()).is_some()
+        || cooperative.iter().all(|tile| tile.a_type != element)
 }
 
 fn check_matrix(check: &Check, weight: &QuantizedMatrix) -> Result<()> {
