@@ -357,9 +357,10 @@ impl Terminal {
         let dir = tempfile::tempdir().unwrap();
         let template = dir.path().join("template.jinja");
         fs::write(&template, TEMPLATE).unwrap();
-        // The id of the chat comes first, and how it left the terminal last.
+        // The id of the chat comes first, and how it left the terminal last. `script` may end before
+        // it has passed on what was written last, so the shell waits until that was read.
         let command = format!(
-            "sh -c 'echo id $$; exec {} chat --device flex --template {} {args}'; code=$?; stty -a; exit $code",
+            "sh -c 'echo id $$; exec {} chat --device flex --template {} {args}'; code=$?; stty -a; read -r seen; exit $code",
             env!("CARGO_BIN_EXE_briquette"),
             template.display()
         );
@@ -414,6 +415,7 @@ impl Terminal {
     fn wait_for_end(mut self) -> i32 {
         let settings = self.wait("isig icanon iexten echo ");
         assert!(settings.contains("\x1b[?2004l"), "{settings:?}");
+        self.write("\r");
         self.chat.child.wait().unwrap().code().unwrap()
     }
 }
