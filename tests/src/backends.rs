@@ -87,6 +87,15 @@ impl Backend {
     }
 }
 
+impl Drop for Backend {
+    /// Waits for what the device was given: Mesa's OpenGL frees itself as the process ends, whether
+    /// its own threads still work or not.
+    fn drop(&mut self) {
+        // What failed was told where it was read.
+        let _ = self.device.sync();
+    }
+}
+
 /// Every backend of this build, or those that [`DEVICES`] names.
 ///
 /// # Panics
@@ -105,7 +114,7 @@ pub fn backends() -> Vec<Backend> {
 
 /// The host device, for suites that need only one.
 pub fn host() -> Device {
-    Backend::open("flex").device
+    Backend::open("flex").device.clone()
 }
 
 /// Pinned to OpenGL: CubeCL opens it there, or not at all.

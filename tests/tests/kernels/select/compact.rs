@@ -277,7 +277,7 @@ fn compact_refuses_what_does_not_fit() {
     };
     let value = |what, found, expected| wrong_value("compact", what, found, expected);
     let four = [3; 4];
-    for Backend { device, .. } in kernel_backends() {
+    for Backend { ref device, .. } in kernel_backends() {
         let refused = |change: &dyn Fn(&mut Entries)| call(&device, change, 3, &four);
         let narrow = |x: &Tensor<4>| x.clone().narrow(2, 0, 5);
         assert_eq!(
@@ -289,7 +289,7 @@ fn compact_refuses_what_does_not_fit() {
             shape("positions", &[2, 2, 4], &[2, 2, 6])
         );
         let track =
-            |heads, columns| tracks([Tensor::zeros([2, heads, columns], (&device, DType::F32))]);
+            |heads, columns| tracks([Tensor::zeros([2, heads, columns], (device, DType::F32))]);
         assert_eq!(refused(&|it| it.tracks = track(2, 5)), shape("tracks", &[2, 2, 5], &[2, 2, 6]));
         assert_eq!(
             refused(&|it| it.tracks = track(3, 6)),

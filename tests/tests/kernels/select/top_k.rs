@@ -273,7 +273,7 @@ fn select_from_long_rows() {
 
 #[test]
 fn select_takes_scores_as_they_lie() {
-    for Backend { device, .. } in kernel_backends() {
+    for Backend { ref device, .. } in kernel_backends() {
         let case = Case::new(2, 3, noise(1, 6 * 700), 99);
         let scores = case.tensor(&device);
         let wide = Tensor::cat(vec![scores.zeros_like(), scores.clone(), scores.ones_like()], 2);
@@ -322,7 +322,7 @@ fn select_is_the_same_every_time_and_everywhere() {
 
 #[test]
 fn select_finds_nan_when_asked() {
-    for Backend { device, .. } in kernel_backends() {
+    for Backend { ref device, .. } in kernel_backends() {
         let mut case = Case::new(1, 3, noise(5, 3 * 400), 20);
         case.held = vec![400, 300, 400];
         for place in [0, 399, 400, 480, 850, 851, 1199] {
@@ -348,7 +348,7 @@ fn select_finds_nan_when_asked() {
 /// Where nothing is to be kept there is no kernel to run, and the operation answers all the same.
 #[test]
 fn select_of_nothing() {
-    for Backend { device, .. } in all_backends() {
+    for Backend { ref device, .. } in all_backends() {
         let mut case = Case::new(2, 2, noise(1, 4 * 5), 0);
         let scores = case.tensor(&device);
         for keep in [0, 3] {
@@ -365,8 +365,8 @@ fn select_of_nothing() {
 #[test]
 fn select_refuses_what_does_not_fit() {
     let four = [1_usize; 4];
-    for Backend { device, .. } in kernel_backends() {
-        let scores = Tensor::<3>::zeros([2, 2, 8], (&device, DType::F32));
+    for Backend { ref device, .. } in kernel_backends() {
+        let scores = Tensor::<3>::zeros([2, 2, 8], (device, DType::F32));
         let value = |what, found, expected| wrong_value("select", what, found, expected);
         let call = |lengths, keep, recent| {
             let scores = &scores;
