@@ -853,7 +853,8 @@ fn encodings_of_another_shape_or_device() {
         });
         assert_error!(error, Error::InvalidParameter { .. }, ["4", "8"]);
     }
-    let Some(other) = backends().into_iter().map(|backend| backend.device).find(|d| *d != device)
+    let Some(other) =
+        backends().iter().map(|backend| backend.device.clone()).find(|d| *d != device)
     else {
         return;
     };
@@ -992,12 +993,12 @@ fn setters_reach_every_stage_that_has_the_parameter() {
 /// Scores are checked when inputs are; a device that selects by itself is not asked otherwise.
 #[test]
 fn scores_that_are_nan() {
-    for Backend { name, device, .. } in backends() {
+    for Backend { ref name, ref device, .. } in backends() {
         let on_host = name == "flex";
         let cache = |check| {
             let policy = Policy::custom("mine", Budget::Tokens(8), Broken::NaN);
             let config = CacheConfig::default().with_input_check(check);
-            KvCache::with_config(SHAPE, policy, config, &device).unwrap()
+            KvCache::with_config(SHAPE, policy, config, device).unwrap()
         };
         for (check, of_prompts, of_decoding) in [
             (InputCheck::Always, true, true),
@@ -1010,7 +1011,7 @@ fn scores_that_are_nan() {
             for (cache, count, checked) in
                 [(&mut prompt, 11, of_prompts), (&mut decoding, 1, of_decoding)]
             {
-                let result = give(cache, 0, tokens(ROWS, count, &device));
+                let result = give(cache, 0, tokens(ROWS, count, device));
                 if checked || on_host {
                     assert_error!(result.unwrap_err(), Error::NotFinite { .. }, ["scores"]);
                 } else {

@@ -69,7 +69,8 @@ const PATTERNS: [[HeadPattern; 4]; 2] = [
 
 #[test]
 fn each_pattern_is_dense_attention_under_its_mask() {
-    for device in backends().into_iter().map(|backend| backend.device) {
+    for backend in backends() {
+        let device = backend.device.clone();
         for patterns in PATTERNS {
             let [q, k, v] = inputs(3, TOKENS, &device);
             let prefill = SparsePrefill::of_heads(vec![patterns.to_vec()]);
@@ -99,7 +100,8 @@ fn each_pattern_is_dense_attention_under_its_mask() {
 
 #[test]
 fn a_padded_row_has_the_masks_it_has_alone() {
-    for device in backends().into_iter().map(|backend| backend.device) {
+    for backend in backends() {
+        let device = backend.device.clone();
         for patterns in PATTERNS {
             let prefill = SparsePrefill::of_heads(vec![patterns.to_vec()]);
             let (padding, long) = (77, TOKENS);
@@ -130,7 +132,8 @@ fn a_padded_row_has_the_masks_it_has_alone() {
 
 #[test]
 fn a_chunk_of_padding_alone_sees_nothing() {
-    for device in backends().into_iter().map(|backend| backend.device) {
+    for backend in backends() {
+        let device = backend.device.clone();
         for patterns in PATTERNS {
             let prefill = SparsePrefill::of_heads(vec![patterns.to_vec()]);
             let mut cache = cache(Some(prefill), Policy::full(), &device);
@@ -150,7 +153,8 @@ fn a_chunk_of_padding_alone_sees_nothing() {
 
 #[test]
 fn scorers_observe_the_weights_that_are_computed() {
-    for device in backends().into_iter().map(|backend| backend.device) {
+    for backend in backends() {
+        let device = backend.device.clone();
         let pattern = HeadPattern::AShape { first: 4, recent: 30 };
         let [q, k, v] = inputs(8, 200, &device);
         let mut sparse =
@@ -177,7 +181,8 @@ fn scorers_observe_the_weights_that_are_computed() {
 
 #[test]
 fn chunks_and_decoded_tokens() {
-    for device in backends().into_iter().map(|backend| backend.device) {
+    for backend in backends() {
+        let device = backend.device.clone();
         let pattern = HeadPattern::AShape { first: 10, recent: 40 };
         let all = inputs(9, 300, &device);
         let part = |from: usize, count: usize| all.clone().map(|x| x.narrow(2, from, count));
@@ -201,7 +206,8 @@ fn chunks_and_decoded_tokens() {
 
 #[test]
 fn the_search_finds_the_pattern_that_loses_least() {
-    for device in backends().into_iter().map(|backend| backend.device) {
+    for backend in backends() {
+        let device = backend.device.clone();
         let [queries, keys, values] = inputs(4, 400, &device);
         // Head 0 looks at the first tokens, the others far back from where they are.
         let input = AttentionInput {
