@@ -121,6 +121,19 @@ pub enum Error {
         /// The defect, in words.
         reason: String,
     },
+    /// A policy of one's own whose results could not be told from those of other code.
+    #[error(
+        "policy `{label}`: its {stage} `{name}` has no file form, and results do not tell whether its code is still the \
+         same: name its version by `with_version`, and another whenever the code changes"
+    )]
+    PolicyVersion {
+        /// The label of the policy.
+        label: String,
+        /// The stage, as `scorer`.
+        stage: &'static str,
+        /// The name of the stage.
+        name: String,
+    },
     /// A metric that does not exist.
     #[error("no metric is called `{name}`; there are {}", known.join(", "))]
     UnknownMetric {

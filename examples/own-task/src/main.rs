@@ -84,7 +84,9 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let runner = Runner::new(briquette::device::open("flex")?);
     execute(&plan, &mut results, &runner, |_| {})?;
 
-    println!("{}", briquette_report::summary(&Summary::new(&plan, &results), None));
+    for table in briquette_report::summary(&Summary::new(&plan, &results)) {
+        println!("{}", table.write(Form::Ruled(None)));
+    }
     let page = briquette_report::html::write(out, None, None)?.page;
     println!("a page of it: {}", page.display());
     Ok(())

@@ -11,6 +11,7 @@ use super::{
     ask::{Prefilled, Session, Start, first_prompts},
     batch::{Batch, BatchLimit, Round, batches, rounds},
     line::Line,
+    pace::Pace,
     plan::{ModelPlan, Plan, TaskData, Unit, no_sample},
     results::Results,
     shard::Shard,
@@ -111,6 +112,8 @@ pub struct Progress<'a> {
     pub tokens: usize,
     /// The last that was done; `None` at the start.
     pub key: Option<&'a Key>,
+    /// Time until the units of this model are done, once one is.
+    pub left: Option<Duration>,
 }
 
 /// Runs what the results do not hold yet, and adds each unit to them as it ends. `on_unit` hears
@@ -127,7 +130,7 @@ pub fn execute(
     mut on_unit: impl FnMut(Progress<'_>),
 ) -> Result<Executed> {
     let here = |key: &Key| runner.shard.is_none_or(|shard| shard.holds(key));
-    let mut so_far = Progress { done: 0, all: 0, tokens_done: 0, tokens: 0, key: None };
+    let mut so_far = Progress { done: 0, all: 0, tokens_done: 0, tokens: 0, key: None, left: None };
     for unit in plan.units().filter(|unit| here(&unit.key)) {
         results.check(unit)?;
         so_far.all += 1;
@@ -170,6 +173,8 @@ pub fn execute(
             let units = model_plan.units.iter().filter(|unit| here(&unit.key) && can(unit));
             let mut batches = batches(model_plan, &plan.tasks, units, runner.batch);
             batches.retain(|batch| batch.units().any(|unit| left(results, unit)));
+            let rest = batches.iter().flat_map(Batch::units);
+            let mut pace = Pace::new(rest.filter(|unit| left(results, unit)));
             let unit_runner = UnitRunner::new(model_plan, &model, &plan.tasks, &batches)?;
             let rounds = rounds(model_plan, &plan.tasks, batches, runner.policies);
             let measure = |round, found: &mut Found<'_, _>| unit_runner.measure_round(round, found);
@@ -182,11 +187,13 @@ pub fn execute(
                                 if results.contains(&unit.key) {
                                     continue;
                                 }
+                                pace.add(unit, record.seconds);
                                 let fingerprint = unit.fingerprint.clone();
                                 results.push(&Line { record, fingerprint })?;
                                 so_far.done += 1;
                                 so_far.tokens_done += unit.tokens;
-                                on_unit(Progress { key: Some(&unit.key), ..so_far });
+                                let left = pace.left();
+                                on_unit(Progress { key: Some(&unit.key), left, ..so_far });
                             }
                         }
                         Err(error) if runner.keep_going && !error.is_interrupt() => {

@@ -8,8 +8,10 @@ use serde::Deserialize;
 
 use super::{
     budget::BudgetText,
+    candidate::Candidate,
     model::ModelSpec,
-    policies::{self, Candidate, PolicySpec},
+    own::OwnPolicy,
+    policies::{self, PolicySpec},
     tasks::{Planned, Tasks, Work},
     twice::twice,
 };
@@ -87,9 +89,6 @@ impl RunFile {
         if file.models.is_empty() {
             return Err(fail("there is no model: add [[models]] with its folder, `dir`".into()));
         }
-        if file.policies.is_empty() && !file.full {
-            return Err(fail("there is no policy, and `full` is false".into()));
-        }
         twice(&file.seeds).map_or(Ok(()), |seed| fail_twice(&fail, "seed", seed))?;
         if file.seeds.is_empty() {
             return Err(fail("`seeds` is empty: samples are made from at least one".into()));
@@ -133,10 +132,13 @@ impl RunFile {
         Ok(())
     }
 
-    /// Every policy at every budget, behind the full cache.
-    pub(super) fn candidates(&self) -> Result<Vec<Candidate>> {
+    /// Every policy at every budget, behind the full cache, those of `own` last.
+    pub(super) fn candidates(&self, own: &[OwnPolicy]) -> Result<Vec<Candidate>> {
+        if self.policies.is_empty() && own.is_empty() && !self.full {
+            return Err(self.error("there is no policy, and `full` is false".into()));
+        }
         let budgets: Vec<Budget> = self.budgets.iter().map(|budget| budget.0).collect();
-        policies::candidates(&self.policies, &self.change, &budgets, self.full)
+        policies::candidates(&self.policies, own, &self.change, &budgets, self.full)
     }
 
     /// The tasks, with paths that begin at the folder of the file.

@@ -4,7 +4,7 @@ use crate::{Error, Result, tasks::Sample};
 
 /// Tokens that a chat template puts around the questions of a sample.
 #[derive(Debug)]
-pub(super) struct ChatForm {
+pub(crate) struct ChatForm {
     /// Before the context.
     head: Vec<u32>,
     /// Behind each question: what an answer begins after.
@@ -25,7 +25,7 @@ impl ChatForm {
     /// # Errors
     /// [`Error::Model`] if the template refuses a conversation, [`Error::Setting`] if it does not
     /// write out what is said.
-    pub(super) fn new(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Self> {
+    pub(crate) fn new(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Self> {
         let messages = [
             ChatMessage::new("user", USER),
             ChatMessage::new("assistant", ANSWER),
@@ -52,7 +52,7 @@ impl ChatForm {
     }
 
     /// The sample as a conversation: context and first question are what a user says.
-    pub(super) fn around(&self, sample: &mut Sample) {
+    pub(crate) fn around(&self, sample: &mut Sample) {
         let begun = self.begin.is_some() && sample.context.first().copied() == self.begin;
         let context = sample.context.split_off(usize::from(begun));
         sample.context = [self.head.clone(), context].concat();

@@ -7,6 +7,7 @@
 //! ```
 //!
 //! - [`RunFile`] is what the user writes;
+//! - [`OwnPolicy`] and [`Planned`] are policies and tasks that are given in code;
 //! - [`Plan`] is every unit it asks for, each with its [`Key`](crate::record::Key);
 //! - [`execute()`] runs the units that the results do not hold yet;
 //! - [`Results`] is the file they are kept in, [`begin()`] opens it;
@@ -19,6 +20,7 @@ mod ask;
 mod batch;
 mod begin;
 mod budget;
+mod candidate;
 mod execute;
 mod fidelity;
 mod file;
@@ -29,6 +31,8 @@ mod header;
 mod line;
 mod merge;
 mod model;
+mod own;
+mod pace;
 mod plan;
 mod policies;
 mod prompts;
@@ -48,11 +52,13 @@ pub use begin::{begin, check_folder};
 pub use execute::{Executed, Failure, Progress, Runner, Split, execute};
 pub use fidelity::FidelityTask;
 pub use file::RunFile;
+pub(crate) use form::ChatForm;
 pub use found::Measure;
 pub use header::{Header, ModelHeader};
 pub use line::Line;
 pub use merge::{Merged, Missing, merge};
 pub use model::{Dtype, ModelSpec, OpenModel};
+pub use own::OwnPolicy;
 pub use plan::{ModelPlan, Plan, Share, Unit};
 pub use policies::PolicySpec;
 pub use prompts::{PlannedPrompt, PlannedTurn};

@@ -4,10 +4,11 @@ use std::{
 };
 
 use super::{
+    candidate::Candidate,
     file::RunFile,
     header::{Header, ModelHeader},
     model::OpenModel,
-    policies::{self, Candidate},
+    own::OwnPolicy,
     tasks::{Planned, Work},
     twice::twice,
 };
@@ -120,7 +121,26 @@ impl Plan {
     /// # Errors
     /// As [`new`](Self::new), and [`Error::RunFile`] for a label that two tasks have.
     pub fn with_tasks(file: &RunFile, own: Vec<Planned>, other_weights: bool) -> Result<Self> {
-        let tasks: Vec<Planned> = file.planned().into_iter().chain(own).collect();
+        Self::with_policies(file, &[], own, other_weights)
+    }
+
+    /// Expands a run file with policies of one's own behind those of the file, and tasks as
+    /// [`with_tasks`](Self::with_tasks) takes them. Either may be missing from the file.
+    ///
+    /// The policies are measured as they are: `change` of the file is not made to them, and its
+    /// `budgets` are for those that take one and have none.
+    ///
+    /// # Errors
+    /// As [`with_tasks`](Self::with_tasks). [`Error::PolicyText`] for a label that no page could
+    /// show, that another policy has at the same budget, or without a budget;
+    /// [`Error::PolicyVersion`]; errors of [`Policy::check`](briquette::Policy::check).
+    pub fn with_policies(
+        file: &RunFile,
+        policies: &[OwnPolicy],
+        tasks: Vec<Planned>,
+        other_weights: bool,
+    ) -> Result<Self> {
+        let tasks: Vec<Planned> = file.planned().into_iter().chain(tasks).collect();
         if tasks.is_empty() {
             return Err(file.error("there is no task: add one, as [[tasks.needle]]".into()));
         }
@@ -128,12 +148,12 @@ impl Plan {
         if let Some(label) = twice(&labels) {
             return Err(file.error(format!("two tasks have the label `{label}`")));
         }
-        let candidates = file.candidates()?;
-        let prefixes = policies::prefixes(&file.policies);
+        let candidates = file.candidates(policies)?;
+        let started = candidates.iter().find(|candidate| candidate.prefix.is_some());
         let other = tasks.iter().find(|task| !matches!(task.work, Work::Ask { .. }));
-        if let (Some(label), Some(task)) = (prefixes.keys().next(), other) {
+        if let (Some(started), Some(task)) = (started, other) {
             let reason = format!("it starts from a prefix, and `{}` from a text", task.label);
-            return Err(Error::PolicyText { text: label.clone(), reason });
+            return Err(Error::PolicyText { text: started.label.clone(), reason });
         }
         let mut skipped = Vec::new();
         let models = file
@@ -141,7 +161,7 @@ impl Plan {
             .iter()
             .map(|model| {
                 let model = model.open(other_weights)?;
-                ModelPlan::new(model, (&candidates, &prefixes), &tasks, &file.seeds, &mut skipped)
+                ModelPlan::new(model, &candidates, &tasks, &file.seeds, &mut skipped)
             })
             .collect::<Result<Vec<_>>>()?;
         Ok(Self { name: file.name.clone(), models, tasks, skipped })
@@ -235,12 +255,12 @@ impl ModelPlan {
 
     fn new(
         opened: OpenModel,
-        policies: Policies<'_>,
+        candidates: &[Candidate],
         tasks: &[Planned],
         seeds: &[u64],
         skipped: &mut Vec<String>,
     ) -> Result<Self> {
-        let (entries, unavailable) = available(&opened, policies, seeds)?;
+        let (entries, unavailable) = available(&opened, candidates, seeds)?;
         let mut groups = Vec::new();
         let mut units = Vec::new();
         // A sample that another seed does not change runs once.
@@ -283,19 +303,12 @@ impl ModelPlan {
     }
 }
 
-/// Policies to measure, and the prefixes that some of them start from, by label.
-type Policies<'a> = (&'a [Candidate], &'a BTreeMap<String, PathBuf>);
-
 /// The policies that can hold, and the others with their reasons.
 type Available = (Vec<PlannedPolicy>, Vec<(Key, String)>);
 
-fn available(
-    model: &OpenModel,
-    (candidates, prefixes): Policies<'_>,
-    seeds: &[u64],
-) -> Result<Available> {
+fn available(model: &OpenModel, candidates: &[Candidate], seeds: &[u64]) -> Result<Available> {
     let (mut entries, mut unavailable) = (Vec::new(), Vec::new());
-    for Candidate { label, budget, policy } in candidates {
+    for Candidate { label, budget, policy, prefix, version } in candidates {
         let policy = model.profiles.attached_or_reason(policy.clone())?.and_then(|policy| {
             let checked = policy.check_shape(model.header.shape);
             checked.map(|()| policy).map_err(|error| error.to_string())
@@ -303,13 +316,21 @@ fn available(
         match policy {
             Ok(policy) => {
                 let mut fingerprint = fingerprint::of_policy(&policy);
-                let prefix = prefixes.get(label).cloned();
-                if let Some(path) = &prefix {
-                    let bytes = files::read(path)?;
-                    fingerprint = fingerprint::of(&[fingerprint.as_bytes(), &bytes].concat());
+                let mut add = |bytes: &[u8]| {
+                    fingerprint = fingerprint::of(&[fingerprint.as_bytes(), bytes].concat());
+                };
+                if let Some(path) = prefix {
+                    add(&files::read(path)?);
                 }
-                let entry = NamedPolicy { label: label.clone(), policy };
-                entries.push(PlannedPolicy { entry, budget: budget.clone(), fingerprint, prefix });
+                if let Some(version) = version {
+                    add(version.as_bytes());
+                }
+                entries.push(PlannedPolicy {
+                    entry: NamedPolicy { label: label.clone(), policy },
+                    budget: budget.clone(),
+                    fingerprint,
+                    prefix: prefix.clone(),
+                });
             }
             Err(reason) => {
                 let key = no_sample(&model.label, label, budget, seeds.first().copied());

@@ -1,5 +1,4 @@
 use std::{
-    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
 };
@@ -10,23 +9,12 @@ use serde::{
     de::{Error as _, Visitor},
 };
 
-use super::{budget::BudgetText, twice::twice};
+use super::{budget::BudgetText, candidate::Candidate, own::OwnPolicy, twice::twice};
 use crate::{
     Error, Result, files,
     policy::{NamedPolicy, Written, from_file, is_file, method, split},
     prefix,
 };
-
-/// A policy with a budget that is to be measured, or the reason why it cannot be.
-#[derive(Clone, Debug)]
-pub(super) struct Candidate {
-    /// Label of the policy in tables.
-    pub(super) label: String,
-    /// Its budget as text, `-` for a policy without one.
-    pub(super) budget: String,
-    /// The policy.
-    pub(super) policy: std::result::Result<Policy, String>,
-}
 
 /// A policy in a run file: a method by its name, a policy file, or a prefix that was compressed
 /// under one.
@@ -49,12 +37,6 @@ struct MethodName(String);
 
 /// The name that stands for every method.
 const ALL: &str = "all";
-
-impl Candidate {
-    fn of(named: NamedPolicy) -> Self {
-        Self { budget: named.budget(), label: named.label, policy: Ok(named.policy) }
-    }
-}
 
 impl<'de> Deserialize<'de> for MethodName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
@@ -170,7 +152,8 @@ impl PolicySpec {
     ) -> Result<Vec<Candidate>> {
         let label = self.label();
         if let (None, None, Some(path)) = (&self.name, &self.file, &self.prefix) {
-            return Ok(vec![Candidate::of(NamedPolicy { label, policy: self.of_prefix(path)? })]);
+            let of = Candidate::of(NamedPolicy { label, policy: self.of_prefix(path)? });
+            return Ok(vec![Candidate { prefix: Some(path.clone()), ..of }]);
         }
         let written = self.written(changes, used)?;
         let own: Vec<Budget> = self.budgets.iter().map(|budget| budget.0).collect();
@@ -192,22 +175,12 @@ impl PolicySpec {
                 "it needs a budget: write `budgets` beside it or at the top of the file{file}"
             )));
         }
-        let at = |budget: &Budget| Candidate {
-            label: label.clone(),
-            budget: budget.to_string(),
-            policy: match written.clone().at(*budget) {
-                Ok(NamedPolicy { policy, .. }) => Ok(policy),
-                Err(error) => Err(error.to_string()),
-            },
+        let at = |budget: &Budget| {
+            let policy = written.clone().at(*budget).map(|named| named.policy);
+            Candidate::at(&label, *budget, policy)
         };
         Ok(budgets.iter().map(at).collect())
     }
-}
-
-/// The prefixes that policies start from, by the labels of those.
-pub(super) fn prefixes(policies: &[PolicySpec]) -> BTreeMap<String, PathBuf> {
-    let starts = policies.iter().filter_map(|spec| Some((spec.label(), spec.prefix.clone()?)));
-    starts.collect()
 }
 
 /// The same policies, and for one named `all` every method whose label none of the others has.
@@ -231,14 +204,15 @@ pub(super) fn expanded(policies: Vec<PolicySpec>) -> Vec<PolicySpec> {
     policies.into_iter().flat_map(of_all).collect()
 }
 
-/// Every policy at every budget, behind the full cache. Each of `changes` is made to every policy
-/// that has its key.
+/// Every policy at every budget, behind the full cache, those of `own` last. Each of `changes` is
+/// made to every policy of the file that has its key.
 ///
 /// # Errors
 /// A policy that no budget helps, or that has or takes none; [`Error::Setting`] for budgets that no
 /// policy takes, and for a change that no policy has the key of.
 pub(super) fn candidates(
     policies: &[PolicySpec],
+    own: &[OwnPolicy],
     changes: &[String],
     default: &[Budget],
     full: bool,
@@ -246,11 +220,8 @@ pub(super) fn candidates(
     let mut candidates = Vec::new();
     let mut used = vec![false; changes.len()];
     if full {
-        candidates.push(Candidate {
-            label: "full".into(),
-            budget: "-".into(),
-            policy: Ok(Policy::full()),
-        });
+        let (label, policy) = ("full".into(), Policy::full());
+        candidates.push(Candidate::of(NamedPolicy { label, policy }));
     }
     for spec in policies {
         let more = spec.candidates(default, changes, &mut used)?;
@@ -259,6 +230,9 @@ pub(super) fn candidates(
         if !same {
             candidates.extend(more);
         }
+    }
+    for one in own {
+        candidates.extend(one.candidates(default)?);
     }
     let kept = |one: &Candidate| one.policy.as_ref().is_ok_and(|policy| !policy.takes_budget());
     if !default.is_empty() && candidates.iter().all(kept) {
@@ -273,7 +247,7 @@ pub(super) fn candidates(
         candidates.iter().map(|one| (&one.label, &one.budget)).collect();
     if let Some((label, budget)) = twice(&names) {
         let reason =
-            format!("it is there twice with budget {budget}; tell the two apart with `label`");
+            format!("it is there twice with budget {budget}; give one of the two another `label`");
         return Err(Error::PolicyText { text: (*label).clone(), reason });
     }
     Ok(candidates)

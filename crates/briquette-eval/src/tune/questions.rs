@@ -1,11 +1,11 @@
 use std::path::Path;
 
-use briquette_models::Tokenizer;
+use briquette_models::{ChatTemplate, Tokenizer};
 
 use super::prompt::Prompt;
 use crate::{
     Error, Result, files, fingerprint,
-    run::{Planned, RunFile, Work},
+    run::{ChatForm, Planned, RunFile, Work},
     tasks::{Question, Sample, Turn},
 };
 
@@ -18,13 +18,20 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Takes the tasks of a run file that ask after the compression. The same seed gives the same
-    /// questions.
+    /// Takes the tasks of a run file that ask after the compression, as messages of a user in this
+    /// chat template if there is one. The same seed gives the same questions.
     ///
     /// # Errors
-    /// Errors of [`RunFile::read`] and the tasks, and [`Error::RunFile`] where no task asks after
-    /// the compression, or a sample has no context or no answer.
-    pub fn read(path: &Path, tokenizer: &Tokenizer, seed: u64) -> Result<Self> {
+    /// Errors of [`RunFile::read`] and the tasks, [`Error::RunFile`] where no task asks after the
+    /// compression, or a sample has no context or no answer, and [`Error::Setting`] for a template
+    /// that does not write out what is said.
+    pub fn read(
+        path: &Path,
+        tokenizer: &Tokenizer,
+        template: Option<&ChatTemplate>,
+        seed: u64,
+    ) -> Result<Self> {
+        let form = template.map(|template| ChatForm::new(template, tokenizer)).transpose()?;
         let fail = |message: String| Error::RunFile { path: path.into(), message };
         let (mut labels, mut prompts, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
         for Planned { label, work } in RunFile::read(path)?.planned() {
@@ -32,8 +39,11 @@ impl Questions {
             if !ask.contains(&Question::After) {
                 continue;
             }
-            let loaded = task.load(tokenizer, seed)?;
-            for sample in &loaded.samples {
+            let mut loaded = task.load(tokenizer, seed)?;
+            for sample in &mut loaded.samples {
+                if let Some(form) = &form {
+                    form.around(sample);
+                }
                 let nothing = || {
                     let id = &sample.id;
                     let reason = "it has no context to compress, or no answer to compare";
