@@ -70,7 +70,7 @@
       if (dataset.policy !== undefined && !dataset.policy.toLowerCase().includes(policy)) return true;
       const method = dataset.method ?? dataset.policy?.split(':')[0];
       return (
-        off.method?.has(method) || off.budget?.has(dataset.budget) || off.task?.has(dataset.task) || off.ask?.has(dataset.ask)
+        off.method?.has(method) || off.method?.has(dataset.other) || off.budget?.has(dataset.budget) || off.task?.has(dataset.task) || off.ask?.has(dataset.ask)
       );
     };
     for (const part of all('main [data-policy], main [data-budget], main [data-task], main [data-ask]')) {

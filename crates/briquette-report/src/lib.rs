@@ -4,6 +4,7 @@ mod budget_axis;
 mod error;
 mod files;
 pub mod html;
+mod latex;
 mod markdown;
 mod mask;
 mod methods;
@@ -16,7 +17,7 @@ mod tune;
 pub use error::{Error, Result};
 pub use files::Marked;
 pub use mask::MaskReport;
-pub use methods::{methods, methods_are_cut};
+pub use methods::methods;
 pub use summary::summary;
 pub use tune::TuneReport;
 

@@ -3,13 +3,17 @@
 
 mod made_up;
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use briquette_eval::{
     record::{CacheBytes, KeptTokens, Outcome, Record},
     tasks::Question,
 };
-use briquette_report::html;
+use briquette_report::html::{self, TableFormat};
 use made_up::{HOSTILE, answers, record};
 
 /// Bytes kept, and beside them room of a tenth of a full cache.
@@ -34,13 +38,16 @@ fn text(policy: &str, budget: &str, windows: &[&[f32]], cache: CacheBytes) -> Ve
     windows.iter().enumerate().map(one).collect()
 }
 
+fn rows(path: &Path) -> Vec<BTreeMap<String, String>> {
+    csv::Reader::from_path(path).unwrap().deserialize().map(Result::unwrap).collect()
+}
+
 /// Measure by policy, task and name: mean, low, high.
 type Found = BTreeMap<(String, String, String), (f64, Option<f64>, Option<f64>)>;
 
 fn numbers(path: &Path) -> Found {
     let mut found = Found::new();
-    for row in csv::Reader::from_path(path).unwrap().deserialize() {
-        let row: BTreeMap<String, String> = row.unwrap();
+    for row in rows(path) {
         let number = |name: &str| row[name].parse::<f64>().ok();
         found.insert(
             (row["policy"].clone(), row["task"].clone(), row["measure"].clone()),
@@ -118,8 +125,6 @@ fn numbers_are_those_worked_out_by_hand() {
     };
     // Wilson, 3 of 4.
     close(of("snapkv", "tiny", "score"), 0.75, Some([0.3006, 0.9544]));
-    // In pairs 0, -1, 0, 0: spread 0.5, error 0.25, Student's quantile of 3 degrees 3.18.
-    close(of("snapkv", "tiny", "score-over-full"), -0.25, Some([-1.0448, 0.5448]));
     // Spread 0.1768, error 0.125, quantile of 1 degree 12.7: cut to a share.
     close(of("h2o", "tiny", "score"), 0.375, Some([0.0, 1.0]));
     close(of("snapkv", "tiny", "prefill"), 0.25, Some([0.25, 0.25]));
@@ -141,23 +146,37 @@ fn numbers_are_those_worked_out_by_hand() {
     close(of("snapkv", "", "seconds"), 0.5, None);
     assert!(!found.contains_key(&("full".into(), "near".into(), "overlap".into())));
 
-    let tables = fs::read_to_string(&written.tables).unwrap();
+    let snapkv = rows(&written.csv).into_iter().find(|row| row["policy"] == "snapkv").unwrap();
+    assert_eq!([&snapkv["method"], &snapkv["paper"]], ["SnapKV", "Li et al., 2024"]);
+
+    let tables = fs::read_to_string(&written.tables[0]).unwrap();
     for part in [
         "flex (CPU)",
         "2026-11-21",
         "seed 0.\n",
-        "### tiny, asked before\n\nScore; 2 to 4 samples.\n",
-        "| policy   | no budget |          64 |\n",
-        "| `cake`   |           | cannot hold |\n",
-        "| `snapkv` |           |        0.75 |\n",
-        "### book\n\nNats a token / above the full cache; 2 samples.\n",
-        "| 3.750 / +0.750 |\n",
-        "| 0.300 / 0.75 |\n",
+        "### tiny, query-aware\n\nMean score of the samples, 0 to 1. More is better. Metric: contains. \
+         2 to 4 samples, 95 % intervals.\n",
+        "| policy   |         no budget |                64 |\n",
+        "| `cake`   |                   |       cannot hold |\n",
+        "| `snapkv` |                   | 0.75 [0.30, 0.95] |\n",
+        // In pairs -½ and -¾: t is -5 with 1 degree, p 0.1257, twice that of two policies.
+        "### tiny, query-aware: over full\n",
+        " -0.62 [-2.21, +0.96], p = 0.251 |\n",
+        // 0, -1, 0, 0: spread 0.5, error 0.25, Student's quantile of 3 degrees 3.18; one has changed.
+        "| `snapkv` | -0.25 [-1.04, +0.54], p = 1.000 |\n",
+        "<details><summary>Pairs</summary>\n\n### tiny, query-aware: pairs\n",
+        "| `h2o vs snapkv` | -0.12 [-4.89, +4.64], p = 0.795 |\n",
+        "### book, nats a token\n",
+        "| `snapkv` | +0.750 [-2.427, +3.927], p = 0.205 |\n",
+        "### near, agreement\n",
+        "| `snapkv` |     SnapKV |    Li et al., 2024 |\n",
         "### cache\n",
         "0 / 32.3 % / 0 |\n",
     ] {
         assert!(tables.contains(part), "{part} is not in\n{tables}");
     }
+    // The full cache is far from itself by nothing, so pairs alone are compared there.
+    assert!(!tables.contains("near, KL, nats: "));
     // Of the tasks that it was not to hold in, nothing is said.
     assert_eq!(tables.matches("cannot hold").count(), 1);
 
@@ -165,6 +184,7 @@ fn numbers_are_those_worked_out_by_hand() {
         "0.75 <small>0.30 to 0.95</small>",
         "score 0.75, 95 % interval 0.30 to 0.95, 4 samples",
         "+0.750 <small>-2.427 to +3.927</small>",
+        "+0.750 <small>-2.427 to +3.927</small> <small>p = 0.205</small>",
         "32.3 %",
         "policies have between 2 and 4 samples",
         "<h1>ember-7m: book, near, tiny, 2026-11-21</h1>",
@@ -182,9 +202,7 @@ fn numbers_are_those_worked_out_by_hand() {
     let row = &page[page.find("<tr data-policy=\"snapkv\"").unwrap()..];
     let row = &row[..row.find("</tr>").unwrap()];
     assert!(row.contains("class=\"n best bar\" data-v=\"0.75\" style=\"--b:75.0%\""), "{row}");
-    for picture in
-        ["accuracy", "memory", "perplexity", "perplexity-positions", "output-error", "heads-near"]
-    {
+    for picture in ["perplexity-positions", "output-error", "overlap", "held", "heads-near"] {
         for format in ["svg", "png"] {
             let file = dir.path().join(format!("report/{picture}.{format}"));
             assert!(fs::metadata(&file).unwrap().len() > 1000, "{}", file.display());
@@ -211,12 +229,145 @@ fn the_same_results_give_the_same_files_in_whatever_order() {
     let dir = tempfile::tempdir().unwrap();
     let mut records = made_up::run();
     let (first, page) = written(dir.path(), &records);
-    let (csv, tables) = (fs::read(&first.csv).unwrap(), fs::read(&first.tables).unwrap());
+    let files = |of: &html::Written| {
+        [&of.csv, &of.differences, &of.tables[0]].map(|file| fs::read(file).unwrap())
+    };
+    let before = files(&first);
     records.reverse();
     let (second, again) = written(dir.path(), &records);
     assert!(page == again);
-    assert_eq!(csv, fs::read(&second.csv).unwrap());
-    assert_eq!(tables, fs::read(&second.tables).unwrap());
+    assert!(before == files(&second));
+}
+
+/// The score of each sample, for one policy at a budget.
+fn scores(
+    records: &[Record],
+    row: &BTreeMap<String, String>,
+    policy: &str,
+    budget: &str,
+) -> BTreeMap<String, f64> {
+    let ask = match row["ask"].as_str() {
+        "before" => Question::Before,
+        _ => Question::After,
+    };
+    let here = records.iter().filter(|Record { key, .. }| {
+        (key.policy.as_str(), key.budget.as_str()) == (policy, budget)
+            && (key.task.as_str(), key.ask) == (row["task"].as_str(), Some(ask))
+    });
+    let score = |record: &Record| {
+        let Outcome::Answers { axes, answers, .. } = &record.outcome else { return None };
+        let length = axes.get("length").map_or_else(String::new, ToString::to_string);
+        let sum: f64 = answers.iter().map(|answer| answer.score).sum();
+        (row["length"].is_empty() || row["length"] == length)
+            .then(|| (record.key.sample.clone(), sum / answers.len() as f64))
+    };
+    here.filter_map(score).collect()
+}
+
+/// The two-sided p-value of Student's t, by the integral of its density (Simpson's rule).
+fn student(t: f64, degrees: f64) -> f64 {
+    let density = |x: f64| (1.0 + x * x / degrees).powf(-(degrees + 1.0) / 2.0);
+    let integral = |to: f64| {
+        let steps = 20_000;
+        let at = |i: i32| density(to * f64::from(i) / f64::from(steps));
+        let weight = |i: i32| if i % 2 == 1 { 4.0 } else { 2.0 };
+        let inner: f64 = (1..steps).map(|i| weight(i) * at(i)).sum();
+        (at(0) + inner + at(steps)) * to / f64::from(steps) / 3.0
+    };
+    1.0 - integral(t.abs()) / integral(400.0)
+}
+
+/// The two-sided p-value of the sign test, by Pascal's triangle.
+fn sign(rises: usize, falls: usize) -> f64 {
+    let mut line = vec![1.0];
+    for _ in 0..rises + falls {
+        line.push(0.0);
+        line = (0..line.len())
+            .map(|i| 0.5 * (line[i] + if i > 0 { line[i - 1] } else { 0.0 }))
+            .collect();
+    }
+    f64::min(1.0, 2.0 * line[..=rises.min(falls)].iter().sum::<f64>())
+}
+
+#[test]
+fn differences_are_paired_by_sample() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = made_up::run();
+    let (written, _) = written(dir.path(), &records);
+    let all = rows(&written.differences);
+    // 5 policies at 3 budgets and 1 without from the full cache, 3 · 10 pairs. Needles of all
+    // lengths and of 3, and pairs; texts; and pairs for their divergence.
+    assert_eq!(all.len(), 2 * (4 + 1) * (16 + 30) + (16 + 30) + 30);
+    let number = |row: &BTreeMap<String, String>, name: &str| row[name].parse::<f64>().unwrap();
+    let (mut of_tests, mut groups) = (BTreeSet::new(), BTreeMap::new());
+    for row in all.iter().filter(|row| row["measure"] == "score") {
+        let budget = &row["budget"];
+        let against = &row["against"];
+        let other = if against == "full" { "-" } else { budget };
+        let these = scores(&records, row, &row["policy"], budget);
+        let those = scores(&records, row, against, other);
+        let differences: Vec<f64> =
+            these.iter().map(|(sample, score)| score - those[sample]).collect();
+        let n = differences.len() as f64;
+        assert_eq!(number(row, "samples"), n);
+        let mean = differences.iter().sum::<f64>() / n;
+        assert!((number(row, "difference") - mean).abs() < 1e-9, "{row:?}");
+        let squares: f64 = differences.iter().map(|value| (value - mean).powi(2)).sum();
+        let error = (squares / (n - 1.0) / n).sqrt();
+        let p = if row["task"] == "needle" {
+            let count = |sign: f64| differences.iter().filter(|value| **value == sign).count();
+            sign(count(1.0), count(-1.0))
+        } else {
+            student(mean / error, n - 1.0)
+        };
+        assert!((number(row, "p") - p).abs() < 1e-6, "{row:?}: {p}");
+        // Student's interval has the values that the t test would not refuse.
+        if error == 0.0 {
+            assert_eq!(row["low"].clone() + &row["high"], "");
+        } else {
+            let half = (number(row, "high") - number(row, "low")) / 2.0;
+            assert!((student(half / error, n - 1.0) - 0.05).abs() < 1e-3, "{row:?}");
+        }
+        of_tests.insert(row["task"].clone());
+        let name = |name: &str| row[name].clone();
+        let group = (name("task"), name("ask"), name("length"), against == "full");
+        groups.entry(group).or_insert_with(Vec::new).push((p, number(row, "p_holm")));
+    }
+    assert!(of_tests.len() == 2 && groups.len() == 20, "{:?}", groups.keys());
+    for group in groups.values_mut() {
+        group.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut least = 0.0;
+        for (place, (p, found)) in group.iter().enumerate() {
+            least = f64::max(least, f64::min(1.0, p * (group.len() - place) as f64));
+            assert!((found - least).abs() < 1e-5, "{group:?}");
+        }
+    }
+}
+
+#[test]
+fn tables_are_written_for_latex() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut records = tiny("full", "-", &[1.0, 1.0], held(100, 100));
+    records.extend(tiny("a_b:x=50%", "25%", &[1.0, 0.0], held(25, 100)));
+    for record in &mut records {
+        record.key.task = "q&a #1 {x}".into();
+    }
+    made_up::write(&dir.path().join("results.jsonl"), &records);
+    let written = html::write_as(TableFormat::Latex, dir.path(), None, None).unwrap();
+    let names = ["tables.md", "tables.tex"].map(|name| dir.path().join("report").join(name));
+    assert_eq!(written.tables, names);
+    let tex = fs::read_to_string(&names[1]).unwrap();
+    for part in [
+        "% briquette ",
+        "\\caption{q\\&a \\#1 \\{x\\}, query-aware. Mean score of the samples, 0 to 1.",
+        "\\begin{tabular}{lrr}\n\\toprule\npolicy & no budget & 25\\% \\\\\n\\midrule\n",
+        "\\texttt{a\\_b:x=50\\%} &  & 0.50 [0.09, 0.91] \\\\\n\\bottomrule\n",
+        "\\texttt{a\\_b:x=50\\%} & $-$0.50 [$-$6.85, +5.85], p = 1.000 \\\\\n",
+        "\\texttt{full} & Full cache & - \\\\\n",
+    ] {
+        assert!(tex.contains(part), "{part} is not in\n{tex}");
+    }
+    assert_eq!(tex.matches("\\begin{table}").count(), tex.matches("\\end{table}").count());
 }
 
 /// The texts of the charts of a kind, as their sheet has them.
@@ -227,16 +378,21 @@ fn sheet(dir: &Path, stem: &str) -> String {
 #[test]
 fn budgets_in_tokens_and_in_per_cent_have_axes_of_their_own() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, page) = written(dir.path(), &made_up::run());
+    let mut records = tiny("full", "-", &[1.0; 2], held(100, 100));
+    records.extend(tiny("kivi", "-", &[1.0, 0.0], held(20, 100)));
+    for (budget, kept) in [("64", 10), ("128", 20), ("25%", 25), ("50%", 50)] {
+        records.extend(tiny("snapkv", budget, &[1.0, 0.0], held(kept, 100)));
+    }
+    let (_, page) = written(dir.path(), &records);
     let chart = |title: &str| {
         let start = page.find(&format!(">{title}</text>")).unwrap_or_else(|| panic!("{title}"));
         page[start..start + page[start..].find("</svg>").unwrap()].to_owned()
     };
-    let tokens = chart("needle, asked before; budget, tokens");
+    let tokens = chart("tiny, query-aware; budget, tokens");
     assert!(tokens.contains(">64</text>") && tokens.contains(">128</text>"), "{tokens}");
     assert!(tokens.contains(">budget, tokens (log scale)</text>"), "{tokens}");
     assert!(!tokens.contains(">25%</text>"), "{tokens}");
-    let shares = chart("needle, asked before; budget, share of the tokens");
+    let shares = chart("tiny, query-aware; budget, share of the tokens");
     assert!(shares.contains(">25%</text>") && !shares.contains(">64</text>"), "{shares}");
     // What has no budget is a line across in both.
     for chart in [&tokens, &shares] {
@@ -246,8 +402,14 @@ fn budgets_in_tokens_and_in_per_cent_have_axes_of_their_own() {
         );
     }
     // One unit needs no more than its axis.
-    let (_, page) = written(dir.path(), &tiny("snapkv", "64", &[1.0, 0.0], held(20, 100)));
-    assert!(page.contains(">tiny, asked before</text>") && !page.contains("; budget, tokens"));
+    records.truncate(8);
+    let (_, page) = written(dir.path(), &records);
+    assert!(page.contains(">tiny, query-aware</text>") && !page.contains("; budget, tokens"));
+    // Of one budget there is no line.
+    records.truncate(6);
+    let (of_one, page) = written(dir.path(), &records);
+    assert!(!page.contains("<figure") && of_one.pictures.is_empty(), "{:?}", of_one.pictures);
+    assert!(!page.contains("<section id=\"accuracy\"") && page.contains("<section id=\"memory\""));
 }
 
 #[test]
@@ -256,6 +418,7 @@ fn scores_are_drawn_against_the_bytes_held() {
     let mut records = tiny("full", "-", &[1.0; 4], held(100, 100));
     records.extend(tiny("snapkv", "64", &[1.0, 0.0, 1.0, 1.0], held(20, 100)));
     records.extend(tiny("h2o", "64", &[0.0, 0.0, 1.0, 0.0], held(45, 100)));
+    records.extend(tiny("h2o", "128", &[0.0, 0.0, 1.0, 0.0], held(60, 100)));
     let (_, page) = written(dir.path(), &records);
     for part in [
         "Score against bytes held",
@@ -316,10 +479,20 @@ fn sections_without_results_are_left_out() {
     let (_, page) = written(dir.path(), &made_up::run());
     assert_eq!(
         sections(&page),
-        ["summary", "accuracy", "places", "memory", "perplexity", "fidelity", "kept", "samples"]
+        [
+            "summary",
+            "accuracy",
+            "differences",
+            "places",
+            "memory",
+            "perplexity",
+            "fidelity",
+            "kept",
+            "samples"
+        ]
     );
     let (_, page) = written(dir.path(), &tiny("snapkv", "64", &[1.0, 0.0], held(20, 100)));
-    assert_eq!(sections(&page), ["summary", "accuracy", "memory", "samples"]);
+    assert_eq!(sections(&page), ["summary", "memory", "samples"]);
     let (_, page) = written(dir.path(), &text("snapkv", "64", &[&[1.0]], held(20, 100)));
     assert_eq!(sections(&page), ["summary", "memory", "perplexity"]);
     let (written, page) = written(dir.path(), &[]);

@@ -1,4 +1,7 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
 
 use briquette_eval::{
     metrics::{Metric, Metrics},
@@ -13,6 +16,8 @@ use super::{
 };
 use crate::{Error, Result};
 
+/// Lengths that are an axis; more are the lengths of texts as they come.
+const LENGTHS: RangeInclusive<usize> = 2..=24;
 /// Answers kept a policy, budget, task and question, for the table of samples.
 const ANSWERS_KEPT: usize = 12;
 /// Characters kept of what a model said, and of a reference.
@@ -66,11 +71,9 @@ pub(super) struct Scores {
     pub(super) by_turn: Vec<Vec<f64>>,
     /// By length and depth, for samples that have both.
     pub(super) places: BTreeMap<(u64, u64), Vec<f64>>,
-    /// By length, for samples that have it.
-    pub(super) lengths: BTreeMap<u64, Vec<f64>>,
+    /// Samples by their length, where they have it.
+    pub(super) lengths: BTreeMap<u64, BTreeSet<Unit>>,
     pub(super) prefill: BTreeMap<Unit, f64>,
-    pub(super) decode_seconds: f64,
-    pub(super) decoded: usize,
     /// Milliseconds a decoded token, of each sample that decoded any.
     pub(super) decode: BTreeMap<Unit, f64>,
 }
@@ -84,7 +87,6 @@ pub(super) struct Texts {
     pub(super) sums: Vec<f64>,
     /// Windows that reach a position.
     pub(super) counts: Vec<u32>,
-    pub(super) tokens: usize,
 }
 
 /// Fidelity of a row.
@@ -224,8 +226,6 @@ impl Collected {
                 if let Some(seconds) = prefill_seconds {
                     scores.prefill.insert(unit.clone(), seconds);
                 }
-                scores.decode_seconds += decode_seconds;
-                scores.decoded += decoded_tokens;
                 if decoded_tokens > 0 {
                     let each = 1000.0 * decode_seconds / decoded_tokens as f64;
                     scores.decode.insert(unit.clone(), each);
@@ -361,6 +361,14 @@ impl Collected {
         tasks
     }
 
+    /// Lengths of a task's samples; none where they are no axis.
+    pub(super) fn lengths(&self, model: &str, column: &Column) -> BTreeSet<u64> {
+        let rows = self.scores.iter().filter(|(row, _)| row.model == model);
+        let scores = rows.filter_map(|(_, tasks)| tasks.get(column));
+        let lengths: BTreeSet<u64> = scores.flat_map(|all| all.lengths.keys().copied()).collect();
+        if LENGTHS.contains(&lengths.len()) { lengths } else { BTreeSet::new() }
+    }
+
     /// The tasks with answers, and when they were asked.
     pub(super) fn columns(&self) -> Vec<Column> {
         let columns: BTreeSet<&Column> = self.scores.values().flat_map(BTreeMap::keys).collect();
@@ -393,7 +401,7 @@ impl Scores {
             }
         }
         if let Some(length) = axes.get("length") {
-            self.lengths.entry(*length).or_default().push(score);
+            self.lengths.entry(*length).or_default().insert(unit.clone());
             if let Some(depth) = axes.get("depth") {
                 self.places.entry((*length, *depth)).or_default().push(score);
             }
@@ -404,7 +412,6 @@ impl Scores {
 impl Texts {
     fn push(&mut self, unit: Unit, nats: &[f32]) {
         self.by_unit.insert(unit, mean(nats.iter().map(|nats| f64::from(*nats))));
-        self.tokens += nats.len();
         if self.sums.len() < nats.len() {
             self.sums.resize(nats.len(), 0.0);
             self.counts.resize(nats.len(), 0);

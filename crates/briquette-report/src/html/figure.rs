@@ -5,15 +5,15 @@ use serde::Serialize;
 
 use super::{
     collect::Collected,
-    key::{FULL, NONE, Row, compare_budgets},
+    differences::Differences,
+    key::{Column, FULL, NONE, Row, compare_budgets},
     measure::{Measure, Measures},
 };
 use crate::{
     Result,
     budget_axis::BudgetAxis,
     plot::{
-        ColorScale, Drawing, Key, Line, LineChart, LinePoint, MarkedAxis, Style, XAxis, YAxis,
-        inline, save,
+        ColorScale, Drawing, Key, Line, LineChart, LinePoint, Style, XAxis, YAxis, inline, save,
     },
 };
 
@@ -48,14 +48,20 @@ pub(super) struct Chart {
 /// a part about another one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Tags {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) budget: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) task: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ask: Option<String>,
+    pub(super) ask: Option<&'static str>,
+}
+
+impl Tags {
+    pub(super) fn of(column: &Column) -> Self {
+        Self {
+            task: Some(column.task.clone()).filter(|task| !task.is_empty()),
+            ask: Some(column.question()).filter(|ask| !ask.is_empty()),
+            ..Self::default()
+        }
+    }
 }
 
 /// Bytes of drawings that a page may still take.
@@ -159,18 +165,23 @@ impl Figures {
 pub(super) struct Data<'a> {
     pub(super) collected: &'a Collected,
     pub(super) measures: &'a Measures,
+    pub(super) differences: &'a Differences,
     pub(super) models: Vec<&'a str>,
     /// Without the full cache.
     policies: Vec<&'a str>,
 }
 
 impl<'a> Data<'a> {
-    pub(super) fn new(collected: &'a Collected, measures: &'a Measures) -> Self {
+    pub(super) fn new(
+        collected: &'a Collected,
+        measures: &'a Measures,
+        differences: &'a Differences,
+    ) -> Self {
         let models = collected.each(|row| &row.model);
         let mut policies = collected.each(|row| &row.policy);
         policies.retain(|policy| *policy != FULL);
         policies.sort_by(|a, b| super::natural::compare(a, b));
-        Self { collected, measures, models, policies }
+        Self { collected, measures, differences, models, policies }
     }
 
     /// How a policy looks in every chart.
@@ -200,7 +211,7 @@ impl<'a> Data<'a> {
         budgets
     }
 
-    /// Charts of one kind under one legend.
+    /// Charts of one kind under one legend; without those whose lines would have one point each.
     pub(super) fn figures(
         &self,
         stem: &str,
@@ -208,7 +219,8 @@ impl<'a> Data<'a> {
         note: &str,
         charts: Vec<(Tags, LineChart)>,
     ) -> Figures {
-        let (tags, charts): (Vec<Tags>, Vec<LineChart>) = charts.into_iter().unzip();
+        let drawn = charts.into_iter().filter(|(_, chart)| chart.has_lines());
+        let (tags, charts): (Vec<Tags>, Vec<LineChart>) = drawn.unzip();
         Figures {
             stem: stem.into(),
             title: title.into(),
@@ -241,7 +253,7 @@ impl<'a> Data<'a> {
 
     /// A value against the budget, a line a policy: a chart for each unit of budgets, since numbers
     /// of tokens and shares have no axis in common. All have one range upwards. None where no
-    /// policy has the value.
+    /// policy with a budget has the value.
     pub(super) fn against_budget(
         &self,
         model: &str,
@@ -261,12 +273,6 @@ impl<'a> Data<'a> {
         let y = YAxis { label: measure.label().into(), holds };
         let with_budget = found.iter().map(|(row, _)| row.budget.as_str());
         let axes = BudgetAxis::each(with_budget.filter(|budget| *budget != NONE));
-        if axes.is_empty() {
-            let none = MarkedAxis { label: "no budget".into(), marks: vec![(0.0, String::new())] };
-            let series = self.lines(&found, measure, |row| (Some(0.0), row.is_full()));
-            let (title, x) = (title.into(), XAxis::Marked(none));
-            return vec![LineChart { title, x, y, series }];
-        }
         let several = axes.len() > 1;
         let chart = |axis: &BudgetAxis| {
             let place = |row: &Row| match row.budget.as_str() {
@@ -303,22 +309,27 @@ impl<'a> Data<'a> {
                 interval: estimate.interval.filter(|_| !row.is_full()),
                 tip: format!("{}: {}", row.label(), measure.tip(estimate)),
             };
-            let of_policy = |line: &&mut Line| line.name == row.policy && line.across == across;
-            match series.iter_mut().find(of_policy) {
-                Some(line) => line.points.push(point),
-                None => series.push(Line {
-                    name: row.policy.clone(),
-                    style: self.style(&row.policy),
-                    points: vec![point],
-                    marked: true,
-                    across,
-                }),
-            }
+            self.push(&mut series, row, across, point);
         }
         for line in &mut series {
             line.points.sort_by(|a, b| a.x.total_cmp(&b.x));
         }
         series
+    }
+
+    /// Adds a point to the line of its policy.
+    pub(super) fn push(&self, series: &mut Vec<Line>, row: &Row, across: bool, point: LinePoint) {
+        let of_policy = |line: &&mut Line| line.name == row.policy && line.across == across;
+        match series.iter_mut().find(of_policy) {
+            Some(line) => line.points.push(point),
+            None => series.push(Line {
+                name: row.policy.clone(),
+                style: self.style(&row.policy),
+                points: vec![point],
+                marked: true,
+                across,
+            }),
+        }
     }
 
     /// One chart a budget, a line a policy, the full cache in each. All have one range upwards.

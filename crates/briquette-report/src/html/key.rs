@@ -1,5 +1,6 @@
-use std::cmp::Ordering;
+use std::{cmp::Ordering, collections::BTreeMap};
 
+use briquette::policy::MethodInfo;
 use briquette_eval::{record::Key, tasks::Question};
 use serde::Serialize;
 
@@ -59,6 +60,18 @@ impl PartialOrd for Row {
     }
 }
 
+/// The method of a label such as `snapkv:kernel=15`.
+pub(super) fn method(policy: &str) -> &str {
+    policy.split(':').next().unwrap_or(policy)
+}
+
+/// The named methods, by name.
+pub(super) type Methods = BTreeMap<String, MethodInfo>;
+
+pub(super) fn methods() -> Methods {
+    briquette::methods().into_iter().map(|method| (method.name.clone(), method)).collect()
+}
+
 /// The full cache is first.
 pub(super) fn compare_policies(a: &str, b: &str) -> Ordering {
     (a != FULL).cmp(&(b != FULL)).then_with(|| natural::compare(a, b))
@@ -82,24 +95,35 @@ impl Column {
         Self { task: key.task.clone(), ask: key.ask }
     }
 
-    /// `before` or `after`; empty for a task that asks nothing.
+    /// All tasks with this question.
+    pub(super) fn all(ask: Option<Question>) -> Self {
+        Self { task: String::new(), ask }
+    }
+
+    /// `before` or `after`, as in results; empty for a task that asks nothing.
     pub(super) fn ask(&self) -> &'static str {
-        ask(self.ask)
+        match self.ask {
+            Some(Question::Before) => "before",
+            Some(Question::After) => "after",
+            None => "",
+        }
+    }
+
+    /// The same in the terms of papers.
+    pub(super) fn question(&self) -> &'static str {
+        match self.ask {
+            Some(Question::Before) => "query-aware",
+            Some(Question::After) => "query-agnostic",
+            None => "",
+        }
     }
 
     pub(super) fn label(&self) -> String {
-        match self.ask {
-            Some(_) => format!("{}, asked {}", self.task, self.ask()),
-            None => self.task.clone(),
+        let task = if self.task.is_empty() { "all tasks" } else { &self.task };
+        match self.question() {
+            "" => task.to_owned(),
+            question => format!("{task}, {question}"),
         }
-    }
-}
-
-pub(super) fn ask(ask: Option<Question>) -> &'static str {
-    match ask {
-        Some(Question::Before) => "before",
-        Some(Question::After) => "after",
-        None => "",
     }
 }
 

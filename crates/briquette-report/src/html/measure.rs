@@ -4,12 +4,13 @@ use std::{
     fmt,
 };
 
-use briquette_eval::{metrics::Metric, stats::Estimate};
+use briquette_eval::{metrics::Metric, stats::Estimate, tasks::Question};
 use serde::Serialize;
 
 use super::{
     collect::{Collected, Scores},
-    key::{Column, Row, Unit},
+    differences,
+    key::{Column, Methods, Row, Unit, method},
 };
 use crate::{files::Text, plot::short};
 
@@ -18,8 +19,6 @@ use crate::{files::Text, plot::short};
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Measure {
     Score,
-    /// In pairs: the same samples on the full cache.
-    ScoreOverFull,
     RightTokens,
     Prefill,
     Decode,
@@ -44,7 +43,6 @@ impl Measure {
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Score => "score",
-            Self::ScoreOverFull => "score over full",
             Self::RightTokens => "right tokens",
             Self::Prefill => "prefill, s",
             Self::Decode => "decode, ms a token",
@@ -67,7 +65,6 @@ impl Measure {
     pub(super) fn about(self) -> &'static str {
         match self {
             Self::Score => "Mean score of the samples, 0 to 1. More is better.",
-            Self::ScoreOverFull => "Score above that of the full cache on the same samples.",
             Self::RightTokens => "Share of the right tokens, each at its place. More is better.",
             Self::Prefill => {
                 "Seconds from the start of the context to the first token of the answer."
@@ -117,12 +114,9 @@ impl Measure {
     /// How better compares with worse; `None` where it is no matter of quality.
     pub(super) fn better(self) -> Option<Ordering> {
         match self {
-            Self::Score
-            | Self::ScoreOverFull
-            | Self::RightTokens
-            | Self::Agreement
-            | Self::Overlap
-            | Self::By(_) => Some(Ordering::Greater),
+            Self::Score | Self::RightTokens | Self::Agreement | Self::Overlap | Self::By(_) => {
+                Some(Ordering::Greater)
+            }
             Self::Nats | Self::NatsOverFull | Self::Kl | Self::OutputError => Some(Ordering::Less),
             _ => None,
         }
@@ -144,11 +138,10 @@ impl Measure {
             Self::Score | Self::RightTokens | Self::Agreement | Self::Overlap | Self::By(_) => {
                 format!("{value:.2}")
             }
-            Self::ScoreOverFull => format!("{value:+.2}"),
             Self::HeldShare | Self::SpareShare => format!("{:.1} %", 100.0 * value),
             Self::HeldBytes | Self::SpareBytes => format!("{:.0}", value / 1024.0),
             Self::Nats | Self::Kl | Self::OutputError => format!("{value:.3}"),
-            Self::NatsOverFull => format!("{value:+.3}"),
+            Self::NatsOverFull => Self::Nats.signed(value),
             Self::Prefill | Self::Decode | Self::Seconds => short(value),
         }
     }
@@ -157,6 +150,12 @@ impl Measure {
     pub(super) fn bounds(self, [low, high]: [f64; 2]) -> String {
         let low = self.text(low);
         format!("{} to {}", low.trim_end_matches(" %"), self.text(high))
+    }
+
+    /// A difference, with its sign.
+    pub(super) fn signed(self, value: f64) -> String {
+        let text = self.text(value);
+        if text.starts_with(['-', '+']) { text } else { format!("+{text}") }
     }
 
     /// A value with its interval, in words.
@@ -202,6 +201,8 @@ pub(super) struct CsvRow<'a> {
     mean: f64,
     low: Option<f64>,
     high: Option<f64>,
+    method: &'a str,
+    paper: &'a str,
 }
 
 impl Measures {
@@ -209,8 +210,7 @@ impl Measures {
         let mut measures = Self::default();
         for (row, tasks) in &collected.scores {
             for (column, scores) in tasks {
-                let full = collected.scores.get(&row.full()).and_then(|tasks| tasks.get(column));
-                measures.scores(row, column, scores, full);
+                measures.scores(row, column, scores);
             }
         }
         for (row, tasks) in &collected.texts {
@@ -219,21 +219,21 @@ impl Measures {
                 measures.add(at(Measure::Nats), Estimate::of(&values(&texts.by_unit)));
                 if let Some(full) = collected.texts.get(&row.full()).and_then(|all| all.get(task)) {
                     let over = over(&texts.by_unit, &full.by_unit);
-                    measures.add(at(Measure::NatsOverFull), Estimate::of(&over));
+                    measures.add(at(Measure::NatsOverFull), differences::mean(&over));
                 }
             }
         }
         for (row, tasks) in &collected.fidelity {
             for (task, found) in tasks {
                 let at = |measure| (row, Some(Column { task: task.clone(), ask: None }), measure);
-                let kl = Estimate::of(&values(&found.kl)).within(0.0, f64::INFINITY);
-                measures.add(at(Measure::Kl), kl);
-                let agreement = Estimate::of(&values(&found.agreement)).within(0.0, 1.0);
-                measures.add(at(Measure::Agreement), agreement);
-                let error = Estimate::of(&values(&found.error)).within(0.0, f64::INFINITY);
-                measures.add(at(Measure::OutputError), error);
-                let overlap = Estimate::of(&values(&found.overlap)).within(0.0, 1.0);
-                measures.add(at(Measure::Overlap), overlap);
+                for (measure, of, most) in [
+                    (Measure::Kl, &found.kl, f64::INFINITY),
+                    (Measure::Agreement, &found.agreement, 1.0),
+                    (Measure::OutputError, &found.error, f64::INFINITY),
+                    (Measure::Overlap, &found.overlap, 1.0),
+                ] {
+                    measures.add(at(measure), Estimate::of(&values(of)).within(0.0, most));
+                }
             }
         }
         for (row, memory) in &collected.memory {
@@ -262,7 +262,7 @@ impl Measures {
         measures
     }
 
-    fn scores(&mut self, row: &Row, column: &Column, scores: &Scores, full: Option<&Scores>) {
+    fn scores(&mut self, row: &Row, column: &Column, scores: &Scores) {
         let at = |measure| (row, Some(column.clone()), measure);
         let score = Estimate::of_scores_from(scores.lowest(), &values(&scores.by_unit));
         self.add(at(Measure::Score), score);
@@ -273,28 +273,18 @@ impl Measures {
         }
         let right = Estimate::of_scores(&values(&scores.right_tokens));
         self.add(at(Measure::RightTokens), right);
-        if let Some(full) = full {
-            let over = over(&scores.by_unit, &full.by_unit);
-            self.add(at(Measure::ScoreOverFull), Estimate::of(&over));
+        for (measure, of) in
+            [(Measure::Prefill, &scores.prefill), (Measure::Decode, &scores.decode)]
+        {
+            self.add(at(measure), Estimate::of(&values(of)).within(0.0, f64::INFINITY));
         }
-        self.add(
-            at(Measure::Prefill),
-            Estimate::of(&values(&scores.prefill)).within(0.0, f64::INFINITY),
-        );
-        self.add(
-            at(Measure::Decode),
-            Estimate::of(&values(&scores.decode)).within(0.0, f64::INFINITY),
-        );
     }
 
     /// The mean score over tasks, for rows that have them all, and speed over all samples.
     fn means(&mut self, collected: &Collected) {
         for model in collected.each(|row| &row.model) {
             let rows = || collected.scores.iter().filter(move |(row, _)| row.model == model);
-            for ask in [
-                Some(briquette_eval::tasks::Question::Before),
-                Some(briquette_eval::tasks::Question::After),
-            ] {
+            for ask in [Question::Before, Question::After].map(Some) {
                 let mut columns: Vec<&Column> =
                     rows().flat_map(|(_, tasks)| tasks.keys()).filter(|c| c.ask == ask).collect();
                 columns.sort();
@@ -308,8 +298,7 @@ impl Measures {
                         let lowest = rows().flat_map(|(_, tasks)| tasks.values());
                         let lowest = lowest.map(Scores::lowest).fold(0.0, f64::min);
                         let mean = Estimate::mean_of(&each).within(lowest, 1.0);
-                        let all = Column { task: String::new(), ask };
-                        self.add((row, Some(all), Measure::Score), mean);
+                        self.add((row, Some(Column::all(ask)), Measure::Score), mean);
                     }
                 }
             }
@@ -340,24 +329,10 @@ impl Measures {
         self.numbers.get(&(row.clone(), column.cloned(), measure)).copied()
     }
 
-    /// The metric of the scores of a task; `None` where samples have different ones.
-    pub(super) fn metric(&self, column: &Column) -> Option<Metric> {
-        self.metrics.get(column).copied()
-    }
-
     /// Scores by metrics beside the first, of any task.
     pub(super) fn beside(&self) -> BTreeSet<Measure> {
         let measures = self.numbers.keys().map(|(_, _, measure)| *measure);
         measures.filter(|measure| matches!(measure, Measure::By(_))).collect()
-    }
-
-    /// The mean over all tasks, where there are several.
-    pub(super) fn overall(
-        &self,
-        row: &Row,
-        ask: Option<briquette_eval::tasks::Question>,
-    ) -> Option<Estimate> {
-        self.get(row, Some(&Column { task: String::new(), ask }), Measure::Score)
     }
 
     /// Tasks with this measure, in order.
@@ -374,14 +349,19 @@ impl Measures {
         columns
     }
 
-    pub(super) fn csv(&self) -> impl Iterator<Item = CsvRow<'_>> {
-        let metric = |column: Option<&Column>, measure| match measure {
+    /// The metric of a score; empty where there is none, or several.
+    pub(super) fn metric_name(&self, column: Option<&Column>, measure: Measure) -> &'static str {
+        match measure {
             Measure::By(metric) => metric.name(),
-            Measure::Score | Measure::ScoreOverFull => {
-                column.and_then(|column| self.metric(column)).map_or("", Metric::name)
+            Measure::Score => {
+                column.and_then(|column| self.metrics.get(column)).map_or("", |of| of.name())
             }
             _ => "",
-        };
+        }
+    }
+
+    pub(super) fn csv<'a>(&'a self, methods: &'a Methods) -> impl Iterator<Item = CsvRow<'a>> {
+        let about = |row: &Row| methods.get(method(&row.policy));
         self.numbers.iter().map(move |((row, column, measure), estimate)| CsvRow {
             model: Text(&row.model),
             policy: Text(&row.policy),
@@ -389,12 +369,14 @@ impl Measures {
             task: Text(column.as_ref().map_or("", |column| &column.task)),
             ask: column.as_ref().map_or("", Column::ask),
             measure: *measure,
-            metric: metric(column.as_ref(), *measure),
+            metric: self.metric_name(column.as_ref(), *measure),
             unit: measure.unit(),
             samples: estimate.count,
             mean: estimate.mean,
             low: estimate.interval.map(|[low, _]| low),
             high: estimate.interval.map(|[_, high]| high),
+            method: about(row).map_or("", |method| &method.title),
+            paper: about(row).map_or("", |method| &method.paper),
         })
     }
 }
@@ -404,6 +386,6 @@ fn values(of: &BTreeMap<Unit, f64>) -> Vec<f64> {
 }
 
 /// Differences on the samples that both have.
-fn over(these: &BTreeMap<Unit, f64>, full: &BTreeMap<Unit, f64>) -> Vec<f64> {
+pub(super) fn over<U: Ord>(these: &BTreeMap<U, f64>, full: &BTreeMap<U, f64>) -> Vec<f64> {
     these.iter().filter_map(|(unit, value)| Some(value - full.get(unit)?)).collect()
 }

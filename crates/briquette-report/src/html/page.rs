@@ -24,6 +24,7 @@ pub(super) fn page(facts: Facts, data: &Data<'_>) -> Result<(String, Vec<Figures
     accuracy.extend(sections::accuracy(data));
     let mut groups =
         [accuracy, heat_maps, sections::memory(data), sections::perplexity(data), fidelity];
+    groups.iter_mut().for_each(|group| group.retain(|figures| !figures.charts.is_empty()));
     name_apart(&mut groups);
     let mut room = Room::new();
     let mut views: [Vec<FiguresView>; 5] = Default::default();

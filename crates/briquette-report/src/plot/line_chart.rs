@@ -67,6 +67,14 @@ const CHARACTER: f64 = 7.5;
 const CURVE_MARKS: usize = 4;
 
 impl LineChart {
+    /// Whether a policy has two points, and so a line.
+    pub(crate) fn has_lines(&self) -> bool {
+        let is_line = |line: &Line| {
+            matches!(line.style, Style::Series(_)) && !line.across && line.points.len() > 1
+        };
+        self.series.iter().any(is_line)
+    }
+
     /// All that the upward axis must hold.
     fn values(&self) -> impl Iterator<Item = f64> {
         let points = self.series.iter().flat_map(|series| &series.points);

@@ -1,35 +1,33 @@
+use std::collections::BTreeSet;
+
 use briquette_eval::{stats::Estimate, tasks::Question};
 
 use super::super::{
     collect::Scores,
     figure::{Data, Figures, Tags},
-    key::{Column, Row},
+    key::{Column, Row, Unit},
     measure::Measure,
 };
 use crate::plot::{LineChart, LinePoint, YAxis};
-
-/// Lengths of which a chart is drawn; more are the lengths of texts as they come, not an axis.
-const LENGTHS: std::ops::RangeInclusive<usize> = 2..=24;
 
 /// Scores against budgets; against turns and lengths where samples have them.
 pub(in super::super) fn accuracy(data: &Data<'_>) -> Vec<Figures> {
     let mut charts: Vec<(Tags, LineChart)> = Vec::new();
     for model in &data.models {
         for ask in [Question::Before, Question::After].map(Some) {
-            let all = Column { task: String::new(), ask };
-            let title = data.titled(model, &format!("all tasks, asked {}", all.ask()));
+            let all = Column::all(ask);
+            let title = data.titled(model, &all.label());
             let chart = data.against_budget(model, &title, Measure::Score, |row| {
-                data.measures.overall(row, ask)
+                data.measures.get(row, Some(&all), Measure::Score)
             });
-            let tags = Tags { ask: Some(all.ask().into()), ..Tags::default() };
-            charts.extend(chart.into_iter().map(|chart| (tags.clone(), chart)));
+            charts.extend(chart.into_iter().map(|chart| (Tags::of(&all), chart)));
         }
         for column in data.collected.columns() {
             let title = data.titled(model, &column.label());
             let chart = data.against_budget(model, &title, Measure::Score, |row| {
                 data.measures.get(row, Some(&column), Measure::Score)
             });
-            charts.extend(chart.into_iter().map(|chart| (tags(&column), chart)));
+            charts.extend(chart.into_iter().map(|chart| (Tags::of(&column), chart)));
         }
     }
     let mut figures = [
@@ -54,15 +52,7 @@ pub(in super::super) fn accuracy(data: &Data<'_>) -> Vec<Figures> {
         ),
     ];
     figures[1..].iter_mut().for_each(|figures| figures.folded = true);
-    figures.into_iter().filter(|figures| !figures.charts.is_empty()).collect()
-}
-
-fn tags(column: &Column) -> Tags {
-    Tags {
-        task: Some(column.task.clone()),
-        ask: column.ask.is_some().then(|| column.ask().to_owned()),
-        ..Tags::default()
-    }
+    figures.into()
 }
 
 fn share() -> YAxis {
@@ -84,7 +74,7 @@ fn turns(data: &Data<'_>) -> Vec<(Tags, LineChart)> {
             for (budget, chart) in
                 data.by_budget(model, &column.label(), "turn", &share(), true, points)
             {
-                charts.push((Tags { budget: Some(budget), ..tags(&column) }, chart));
+                charts.push((Tags { budget: Some(budget), ..Tags::of(&column) }, chart));
             }
         }
     }
@@ -96,26 +86,23 @@ fn lengths(data: &Data<'_>) -> Vec<(Tags, LineChart)> {
     for model in &data.models {
         for column in data.collected.columns() {
             let of = |row: &Row| data.collected.scores.get(row)?.get(&column);
-            let rows = data.rows(model);
-            let all = rows.iter().filter_map(|row| of(row));
-            let lengths: std::collections::BTreeSet<u64> =
-                all.flat_map(|scores| scores.lengths.keys().copied()).collect();
-            if !LENGTHS.contains(&lengths.len()) {
+            if data.collected.lengths(model, &column).is_empty() {
                 continue;
             }
             let points = |row: &Row| {
-                let lowest = of(row).map_or(0.0, Scores::lowest);
-                let lengths = of(row).into_iter().flat_map(|scores| &scores.lengths);
-                let point = |(length, scores): (&u64, &Vec<f64>)| {
-                    point(*length as f64, "length", lowest, scores)
+                let Some(scores) = of(row) else { return Vec::new() };
+                let point = |(length, units): (&u64, &BTreeSet<Unit>)| {
+                    let of_length: Vec<f64> =
+                        units.iter().filter_map(|unit| scores.by_unit.get(unit)).copied().collect();
+                    point(*length as f64, "length", scores.lowest(), &of_length)
                 };
-                lengths.map(point).collect()
+                scores.lengths.iter().map(point).collect()
             };
             let label = format!("{} by length", column.label());
             for (budget, chart) in
                 data.by_budget(model, &label, "length, tokens", &share(), true, points)
             {
-                charts.push((Tags { budget: Some(budget), ..tags(&column) }, chart));
+                charts.push((Tags { budget: Some(budget), ..Tags::of(&column) }, chart));
             }
         }
     }

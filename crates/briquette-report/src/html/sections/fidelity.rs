@@ -3,7 +3,7 @@ use briquette_eval::stats::Estimate;
 use super::super::{
     collect::{Fidelities, mean},
     figure::{Chart, Data, Figures, Tags, stem},
-    key::{Column, Row},
+    key::Row,
     measure::Measure,
 };
 use crate::plot::{ColorScale, LineChart, LinePoint, Tiles, YAxis, short};
@@ -23,7 +23,7 @@ pub(in super::super) fn fidelity(data: &Data<'_>) -> (Vec<Figures>, usize) {
                     // The full cache is at 0, and at 1.
                     data.measures.get(row, Some(&column), measure).filter(|_| !row.is_full())
                 });
-                distance.extend(chart.into_iter().map(|chart| (tags(&column), chart)));
+                distance.extend(chart.into_iter().map(|chart| (Tags::of(&column), chart)));
             }
         }
     }
@@ -78,15 +78,11 @@ pub(in super::super) fn fidelity(data: &Data<'_>) -> (Vec<Figures>, usize) {
     }
     let (maps, left) = heads(data);
     all.extend(maps);
-    (all.into_iter().filter(|figures| !figures.charts.is_empty()).collect(), left)
+    (all, left)
 }
 
 fn name(measure: Measure) -> &'static str {
     if measure == Measure::Kl { "KL" } else { "agreement" }
-}
-
-fn tags(column: &Column) -> Tags {
-    Tags { task: Some(column.task.clone()), ..Tags::default() }
 }
 
 fn by_layer(
@@ -112,7 +108,7 @@ fn by_layer(
             };
             for (budget, chart) in data.by_budget(model, &column.task, "layer", &axis, true, points)
             {
-                charts.push((Tags { budget: Some(budget), ..tags(&column) }, chart));
+                charts.push((Tags { budget: Some(budget), ..Tags::of(&column) }, chart));
             }
         }
     }
@@ -149,7 +145,7 @@ fn heads(data: &Data<'_>) -> (Vec<Figures>, usize) {
                 let tags = Tags {
                     policy: Some(row.policy.clone()),
                     budget: Some(row.budget.clone()),
-                    ..tags(&column)
+                    ..Tags::of(&column)
                 };
                 charts.push(Chart { drawing: map.drawing(), tags });
             }

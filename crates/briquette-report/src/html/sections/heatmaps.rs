@@ -47,8 +47,7 @@ pub(in super::super) fn heat_maps(data: &Data<'_>) -> (Vec<Figures>, usize) {
                 let tags = Tags {
                     policy: Some(row.policy.clone()),
                     budget: Some(row.budget.clone()),
-                    task: Some(column.task.clone()),
-                    ask: column.ask.is_some().then(|| column.ask().to_owned()),
+                    ..Tags::of(&column)
                 };
                 charts.push(Chart { drawing: map.drawing(), tags });
             }

@@ -34,8 +34,6 @@ pub(in super::super) struct KeptView {
 #[derive(Debug, Serialize)]
 struct PolicyView {
     label: String,
-    policy: String,
-    budget: String,
     /// Percent of all tokens in all heads that are held.
     held: String,
 }
@@ -107,8 +105,6 @@ fn view(model: &str, task: &str, kept: &KeptTexts) -> KeptView {
             .iter()
             .map(|(row, shares)| PolicyView {
                 label: row.label(),
-                policy: row.policy.clone(),
-                budget: row.budget.clone(),
                 held: format!("{:.1}", 100.0 * mean(shares.iter().map(|share| f64::from(*share)))),
             })
             .collect(),

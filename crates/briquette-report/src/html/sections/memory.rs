@@ -20,9 +20,6 @@ pub(in super::super) fn memory(data: &Data<'_>) -> Vec<Figures> {
             charts.extend(found.into_iter().map(|chart| (Tags::default(), from_zero(chart))));
         }
     }
-    if charts.is_empty() {
-        return Vec::new();
-    }
     vec![data.figures(
         "speed",
         "Memory and time against budget",

@@ -2,7 +2,7 @@ use briquette_eval::{stats::Estimate, tasks::Question};
 
 use super::super::{
     figure::{Data, Figures, Tags},
-    key::{Column, Row, ask as when},
+    key::{Column, Row},
     measure::Measure,
 };
 use crate::plot::{Key, Line, LineChart, LinePoint, Style, XAxis, YAxis};
@@ -15,25 +15,15 @@ pub(in super::super) fn pareto(data: &Data<'_>) -> Vec<Figures> {
     let mut charts = Vec::new();
     for model in &data.models {
         for ask in [Some(Question::Before), Some(Question::After), None] {
-            let columns: Vec<Column> =
-                data.collected.columns().into_iter().filter(|column| column.ask == ask).collect();
-            let tags = |task: Option<&Column>| Tags {
-                task: task.map(|column| column.task.clone()),
-                ask: ask.map(|_| when(ask).to_owned()),
-                ..Tags::default()
-            };
-            let mean = format!("all tasks, asked {}", when(ask));
-            let chart = chart(data, model, &mean, |row| data.measures.overall(row, ask));
-            charts.extend(chart.map(|chart| (tags(None), chart)));
+            let mut columns = data.collected.columns();
+            columns.retain(|column| column.ask == ask);
+            columns.insert(0, Column::all(ask));
             for column in &columns {
                 let score = |row: &Row| data.measures.get(row, Some(column), Measure::Score);
                 let chart = self::chart(data, model, &column.label(), score);
-                charts.extend(chart.map(|chart| (tags(Some(column)), chart)));
+                charts.extend(chart.map(|chart| (Tags::of(column), chart)));
             }
         }
-    }
-    if charts.is_empty() {
-        return Vec::new();
     }
     let mut figures = data.figures(
         "memory",
@@ -71,16 +61,7 @@ fn chart(
                 Measure::Score.tip(&estimate)
             ),
         };
-        match series.iter_mut().find(|line| line.name == row.policy) {
-            Some(line) => line.points.push(point),
-            None => series.push(Line {
-                name: row.policy.clone(),
-                style: data.style(&row.policy),
-                points: vec![point],
-                marked: true,
-                across: false,
-            }),
-        }
+        data.push(&mut series, row, false, point);
     }
     let mut points: Vec<&LinePoint> = Vec::new();
     for line in series.iter().filter(|line| line.style != Style::Reference) {

@@ -13,7 +13,6 @@ pub(in super::super) fn perplexity(data: &Data<'_>) -> Vec<Figures> {
     let (mut over, mut curves) = (Vec::new(), Vec::new());
     for model in &data.models {
         for column in data.measures.columns(Measure::Nats) {
-            let tags = Tags { task: Some(column.task.clone()), ..Tags::default() };
             let title = data.titled(model, &column.task);
             let has_full = data
                 .rows(model)
@@ -23,9 +22,9 @@ pub(in super::super) fn perplexity(data: &Data<'_>) -> Vec<Figures> {
             let chart = data.against_budget(model, &title, measure, |row| {
                 data.measures.get(row, Some(&column), measure)
             });
-            over.extend(chart.into_iter().map(|chart| (tags.clone(), chart)));
+            over.extend(chart.into_iter().map(|chart| (Tags::of(&column), chart)));
             for (budget, chart) in curves_of(data, model, &column) {
-                curves.push((Tags { budget: Some(budget), ..tags.clone() }, chart));
+                curves.push((Tags { budget: Some(budget), ..Tags::of(&column) }, chart));
             }
         }
     }
@@ -45,7 +44,7 @@ pub(in super::super) fn perplexity(data: &Data<'_>) -> Vec<Figures> {
             curves,
         ),
     ];
-    figures.into_iter().filter(|figures| !figures.charts.is_empty()).collect()
+    figures.into()
 }
 
 fn curves_of(data: &Data<'_>, model: &str, column: &Column) -> Vec<(String, LineChart)> {

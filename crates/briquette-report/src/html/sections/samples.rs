@@ -2,12 +2,9 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{
-    super::{
-        collect::{Collected, Shown},
-        key::{Column, Row, Unit},
-    },
-    numbers::method,
+use super::super::{
+    collect::{Collected, Shown},
+    key::{Column, Row, Unit, method},
 };
 
 /// Answers shown.
@@ -92,7 +89,7 @@ fn view(row: &Row, column: &Column, unit: &Unit, shown: &Shown) -> SampleView {
         row: row.clone(),
         method: method(&row.policy).into(),
         task: column.task.clone(),
-        ask: column.ask(),
+        ask: column.question(),
         sample: format!("{} (seed {})", unit.sample, unit.seed),
         turn: (shown.turn > 0).then_some(shown.turn),
         said: shown.said.clone(),

@@ -1,11 +1,8 @@
 use serde::Serialize;
 
-use super::{
-    super::{
-        collect::Collected,
-        key::{Column, Row, compare_budgets, compare_policies},
-    },
-    numbers::method,
+use super::super::{
+    collect::Collected,
+    key::{Row, compare_budgets, compare_policies, method},
 };
 
 /// The filters of the page.
@@ -25,10 +22,8 @@ pub(in super::super) fn choices(collected: &Collected) -> Choices {
     let mut budgets: Vec<String> = rows.iter().map(|row| row.budget.clone()).collect();
     budgets.sort_by(|a, b| compare_budgets(a, b));
     budgets.dedup();
-    let mut asks: Vec<&str> = collected.columns().iter().map(Column::ask).collect();
-    asks.retain(|ask| !ask.is_empty());
-    asks.sort_by_key(|ask| *ask != "before");
-    asks.dedup();
+    let mut asks = vec!["query-aware", "query-agnostic"];
+    asks.retain(|ask| collected.columns().iter().any(|column| column.question() == *ask));
     let tasks = collected.units.keys().cloned().collect();
     Choices { methods, budgets, tasks, asks }
 }
