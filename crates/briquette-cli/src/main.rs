@@ -6,6 +6,7 @@ mod error;
 mod measure;
 mod talk;
 mod terminal;
+mod version;
 
 use std::{
     io::{self, Write},
@@ -18,8 +19,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::{
     args::jobs,
     commands::{
-        calibrate, chat, compare, completions, compress, fidelity, generate, man, mask_heads,
-        merge, needle, perplexity, policies, report, run, score, tune,
+        calibrate, chat, compare, completions, compress, devices, fidelity, generate, man,
+        mask_heads, merge, needle, perplexity, policies, report, run, score, tune,
     },
     terminal::{
         excerpt::short,
@@ -35,61 +36,57 @@ Exit codes:
   2  the command line cannot be understood
 130  it was interrupted; what was measured is kept, and the same command goes on";
 
-/// KV-cache compression for models in Burn: run a model on a compressed cache, and measure what it
-/// costs.
+/// Run a language model on a compressed KV cache, and measure what that costs.
 #[derive(Debug, Parser)]
-#[command(name = "briquette", version, after_help = EXIT_CODES)]
+#[command(name = "briquette", version = version::text(), after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Say nothing on stderr but errors: no progress, no remarks
-    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    /// Print nothing but results and errors
+    #[arg(long, short, global = true, conflicts_with = "verbose", help_heading = "Output")]
     quiet: bool,
-    /// Say also which operations had no kernel on the device
-    #[arg(long, short, global = true)]
+    /// Also print which operations had no kernel on the device
+    #[arg(long, short, global = true, help_heading = "Output")]
     verbose: bool,
-    /// Tables with all their columns, wider than the terminal
-    #[arg(long, global = true)]
-    wide: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Continue a text on a compressed cache, and say what that took
+    /// Continue a text, and report time and memory
     Generate(generate::Args),
-    /// Talk with a model on a compressed cache, which stays compressed from turn to turn
+    /// Chat with a model; the cache stays compressed from turn to turn
     Chat(chat::Args),
-    /// Compress a text once and keep it in a file, for `generate --prefix` and run files to start
-    /// from
+    /// Compress a text once into a file, to generate from it later
     Compress(compress::Args),
-    /// Needle in a haystack: how well a model still finds a number in its compressed cache
+    /// Measure needles in a haystack: how often a model finds a hidden number
     Needle(needle::Args),
-    /// How well a model continues a text on a compressed cache
+    /// Measure perplexity on a text
     Perplexity(perplexity::Args),
-    /// How far a model on a compressed cache is from itself on the full one, on any text
+    /// Measure the distance from the full cache, on any text
     Fidelity(fidelity::Args),
-    /// Every method at every budget, on needles and on text: one table
+    /// Compare every method at every budget, on needles and text
     Compare(compare::Args),
-    /// Models, policies and tasks of a run file: every one with every other
+    /// Run every model, policy and task of a run file
     Run(run::Args),
-    /// Join the results of shards into one file
+    /// Merge the results of shards
     Merge(merge::Args),
-    /// Find the policy that serves a model best in a share of the full cache's memory, on any text
+    /// Find the best policy for a share of the memory
     Tune(tune::Args),
-    /// Find out which heads of a model retrieve and which layers need their cache, for policies
-    /// that ask
+    /// Calibrate a model: which heads retrieve, which layers need their cache
     Calibrate(calibrate::Args),
-    /// Silence the heads that retrieve, and see what the model still finds
+    /// Silence the heads that retrieve, and measure what the model still finds
     MaskHeads(mask_heads::Args),
-    /// Write the page of a run: its results as tables and charts in one HTML file
+    /// Write the HTML page of a run, with tables and charts
     Report(report::Args),
-    /// Score predictions made elsewhere, by any metric
+    /// Score predictions, or a run's answers by other metrics
     Score(score::Args),
-    /// The compression methods, their stages and parameters
+    /// List the compression methods, or print the policy file of one
     Policies(policies::Args),
-    /// Print what a shell completes the command by
+    /// List the devices of this build, and whether they can be opened
+    Devices(devices::Args),
+    /// Print a shell completion script
     Completions(completions::Args),
-    /// Print the manual, or write a page a command
+    /// Print the manual, or write one page per command
     Man(man::Args),
 }
 
@@ -115,7 +112,6 @@ fn main() -> ExitCode {
         (false, true) => Verbosity::Verbose,
         (false, false) => Verbosity::Normal,
     });
-    output::lay_out(cli.wide);
     let done = jobs::check_environment().and_then(|()| cli.command.run());
     for warning in warnings::take() {
         output::note(&format!("warning: {warning}"));
@@ -152,6 +148,7 @@ impl Command {
             Self::Report(args) => report::run(args),
             Self::Score(args) => score::run(args),
             Self::Policies(args) => policies::run(args),
+            Self::Devices(args) => devices::run(args),
             Self::Completions(args) => completions::run(args, Cli::command()),
             Self::Man(args) => man::run(args, Cli::command()),
         }

@@ -357,8 +357,8 @@ impl Terminal {
         let dir = tempfile::tempdir().unwrap();
         let template = dir.path().join("template.jinja");
         fs::write(&template, TEMPLATE).unwrap();
-        // The id of the chat comes first, and how it left the terminal last. `script` may end before
-        // it has passed on what was written last, so the shell waits until that was read.
+        // The id of the chat comes first, and how it left the terminal last. `script` may end
+        // before it has passed on what was written last, so the shell waits until that was read.
         let command = format!(
             "sh -c 'echo id $$; exec {} chat --device flex --template {} {args}'; code=$?; stty -a; read -r seen; exit $code",
             env!("CARGO_BIN_EXE_briquette"),

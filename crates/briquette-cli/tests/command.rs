@@ -185,7 +185,7 @@ fn needle_measures_lengths_and_writes_a_page() {
     let policies = ["--policies", "streaming-llm", "--policy", text(&file)];
     let files = ["--out", text(&out), "--json", text(&json)];
     let table = stdout(&[&["needle"][..], &grid, &policies, &files].concat());
-    for part in ["full", "streaming-llm", "wide", "asked after", "right tokens", "report.html"] {
+    for part in ["full", "streaming-llm", "wide", "query-agnostic", "right tokens", "report.html"] {
         assert!(table.contains(part), "{part}\n{table}");
     }
 

@@ -109,7 +109,7 @@ fn records(path: &Path) -> Vec<Value> {
 fn a_run_is_continued_wherever_it_was_cut_and_gives_the_same() {
     let place = Place::new(SMALL);
     let table = place.run("whole", &[]);
-    for part in ["full", "streaming-llm", "asked before", "nats a token", "KL", "32 recent"] {
+    for part in ["full", "streaming-llm", "query-aware", "per token", "KL", "32 recent"] {
         assert!(table.contains(part), "{part}\n{table}");
     }
     let whole = place.results("whole");

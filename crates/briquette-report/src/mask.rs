@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::{
     files::{create_dir, write_csv, write_json},
     plot::{self, Drawing, Key, Line, LineChart, LinePoint, MarkedAxis, Style, XAxis, YAxis},
-    plural, table,
+    plural,
+    table::{self, Column, Sheet},
 };
 use crate::Result;
 
@@ -52,20 +53,19 @@ struct CsvCell {
 }
 
 impl MaskReport {
-    /// The table for people, of at most `width` columns.
-    pub fn table(&self, width: Option<u16>) -> String {
-        let mut table = table::new(width);
-        table.set_header(["heads by", "masked", "exact", "per token"]);
+    /// The table for people.
+    pub fn table(&self) -> Sheet {
+        let mut sheet = Sheet::new([
+            Column::left("heads by"),
+            Column::right("masked"),
+            Column::left("exact"),
+            Column::left("per token"),
+        ]);
         let interval = |of: &Proportion| table::interval(of.rate, Some([of.low, of.high]), 2);
         for Cell { choice, masked, exact, per_token, .. } in &self.cells {
-            table.add_row([
-                table::left(choice.name()),
-                table::right(masked),
-                table::left(interval(exact)),
-                table::left(interval(per_token)),
-            ]);
+            sheet.row([choice.name().into(), masked.into(), interval(exact), interval(per_token)]);
         }
-        table.to_string()
+        sheet
     }
 
     /// Writes `mask-heads.json`, `mask-heads.csv` and the picture `mask-heads` as SVG and PNG.
@@ -160,6 +160,7 @@ mod tests {
     use briquette::CacheShape;
 
     use super::*;
+    use crate::table::Form;
 
     #[test]
     fn writes_every_file() {
@@ -203,6 +204,7 @@ mod tests {
             serde_json::from_str(&fs::read_to_string(&files[0]).unwrap()).unwrap();
         assert_eq!(json["cells"][7]["choice"], "copy-paste");
         assert_eq!(json["device"], "flex");
-        assert_eq!(report.table(None).lines().count(), 4 + 4 * 6, "{}", report.table(None));
+        let table = report.table().write(Form::Ruled(None));
+        assert_eq!(table.lines().count(), 4 + 4 * 6, "{table}");
     }
 }

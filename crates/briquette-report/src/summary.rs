@@ -7,23 +7,17 @@ use briquette_eval::{
     run::{Measure, Row, Summary},
     tasks::Question,
 };
-use comfy_table::{Cell, Table};
 
-use super::table;
+use super::table::{self, Cell, Rank, Sheet};
 
-/// A table a kind of task: scores of answers with both questions side by side, losses of texts,
-/// distances from the full cache. Lines have at most `width` columns.
-pub fn summary(summary: &Summary, width: Option<u16>) -> String {
+/// A table per kind of task: scores of answers with both questions side by side, losses of texts,
+/// distances from the full cache.
+pub fn summary(summary: &Summary) -> Vec<Sheet> {
     let rows = |measure| -> Vec<&Row> {
         summary.rows.iter().filter(|row| row.measure == measure).collect()
     };
     let tables = [scores(&rows(Measure::Score)), texts(&rows(Measure::Nats))];
-    let tables = tables.into_iter().chain([fidelity(&rows(Measure::Kl))]).flatten();
-    let fitted = tables.map(|mut table| {
-        table::fit(&mut table, width);
-        table.to_string()
-    });
-    fitted.collect::<Vec<String>>().join("\n\n")
+    tables.into_iter().chain([fidelity(&rows(Measure::Kl))]).flatten().collect()
 }
 
 /// A task under a policy.
@@ -48,70 +42,72 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A column: its head, its cell, and whether it is to the right.
+/// A column and its cells.
 struct Column<'a> {
-    head: &'a str,
-    cell: Box<dyn Fn(&Line<'_>) -> String + 'a>,
-    right: bool,
+    column: table::Column,
+    cell: Box<dyn Fn(&Line<'_>) -> Cell + 'a>,
 }
 
 impl<'a> Column<'a> {
-    fn left(head: &'a str, cell: impl Fn(&Row) -> String + 'a) -> Self {
-        Self { head, cell: Box::new(move |line| cell(line.row())), right: false }
+    /// A column whose cells are of lines.
+    fn of(column: table::Column, cell: impl Fn(&Line<'_>) -> Cell + 'a) -> Self {
+        Self { column, cell: Box::new(cell) }
     }
 
-    fn right(head: &'a str, cell: impl Fn(&Row) -> String + 'a) -> Self {
-        Self { head, cell: Box::new(move |line| cell(line.row())), right: true }
+    fn left<C: Into<Cell>>(head: &str, cell: impl Fn(&Row) -> C + 'a) -> Self {
+        Self::of(table::Column::left(head), move |line| cell(line.row()).into())
+    }
+
+    fn right<C: Into<Cell>>(head: &str, cell: impl Fn(&Row) -> C + 'a) -> Self {
+        Self::of(table::Column::right(head), move |line| cell(line.row()).into())
+    }
+
+    fn ranked(self, rank: Rank) -> Self {
+        Self { column: self.column.ranked(rank), ..self }
     }
 }
 
-fn table<'a>(lines: &[Line<'a>], columns: Vec<Column<'a>>) -> Option<Table> {
+fn table<'a>(lines: &[Line<'a>], columns: Vec<Column<'a>>) -> Option<Sheet> {
     let first = lines.first()?.row();
     let rows = || lines.iter().flat_map(|line| &line.rows);
-    let mut named = vec![Column::left("task", |row| row.task.clone())];
-    if lines.iter().any(Line::is_beside) {
-        let cell = Box::new(|line: &Line<'_>| metric(line).to_owned());
-        named.push(Column { head: "metric", cell, right: false });
-    }
+    let mut named = Vec::new();
     if rows().any(|row| row.model != first.model) {
-        named.insert(0, Column::left("model", |row| row.model.clone()));
+        named.push(Column::left("model", |row| row.model.clone()));
+    }
+    named.push(Column::left("task", |row| row.task.clone()));
+    if lines.iter().any(Line::is_beside) {
+        named.push(Column::of(table::Column::left("metric"), |line| metric(line).into()));
     }
     if rows().any(|row| row.length.is_some()) {
         let length = |row: &Row| row.length.map_or("-".into(), |length| length.to_string());
         named.push(Column::right("length", length));
     }
-    named.push(Column::left("policy", |row| row.policy.clone()));
-    named.push(Column::right("budget", |row| row.budget.clone()));
-    let last = [
-        Column::right("samples", |row| row.mean.count.to_string()),
-        Column {
-            head: "held\nof full",
-            cell: Box::new(|line| match line.is_beside() {
-                true => String::new(),
-                false => table::share(mean(line, |row| Some(row.held_of_full))),
-            }),
-            right: true,
-        },
-        Column {
-            head: "spare\nof full",
-            cell: Box::new(|line| match line.rows.iter().all(|row| row.spare_of_full.is_some()) {
-                _ if line.is_beside() => String::new(),
-                true => table::share(mean(line, |row| row.spare_of_full)),
-                false => "-".into(),
-            }),
-            right: true,
-        },
+    let named = named.into_iter().map(|column| column.ranked(Rank::Heading));
+    let policy = [
+        Column::left("policy", |row| row.policy.clone()),
+        Column::right("budget", |row| row.budget.clone()),
     ];
-    let columns: Vec<Column<'_>> = named.into_iter().chain(columns).chain(last).collect();
-    let mut table = table::new(None);
-    table.set_header(columns.iter().map(|column| column.head));
+    let last = [
+        Column::right("samples", |row| row.mean.count.to_string()).ranked(Rank::Extra),
+        Column::of(table::Column::right("held\nof full"), |line| match line.is_beside() {
+            true => Cell::default(),
+            false => table::share(mean(line, |row| Some(row.held_of_full))).into(),
+        }),
+        Column::of(table::Column::right("spare\nof full"), |line| {
+            match line.rows.iter().all(|row| row.spare_of_full.is_some()) {
+                _ if line.is_beside() => Cell::default(),
+                true => table::share(mean(line, |row| row.spare_of_full)).into(),
+                false => "-".into(),
+            }
+        })
+        .ranked(Rank::Extra),
+    ];
+    let columns: Vec<Column<'_>> = named.chain(policy).chain(columns).chain(last).collect();
+    let mut sheet = Sheet::new(columns.iter().map(|column| column.column.clone()));
     for line in lines {
-        table.add_row(columns.iter().map(|column| -> Cell {
-            let text = (column.cell)(line);
-            if column.right { table::right(text) } else { table::left(text) }
-        }));
+        sheet.row(columns.iter().map(|column| (column.cell)(line)));
     }
-    Some(table)
+    Some(sheet)
 }
 
 fn mean(line: &Line<'_>, of: impl Fn(&Row) -> Option<f64>) -> f64 {
@@ -135,7 +131,7 @@ fn place(row: &Row) -> (&str, &str, Option<u64>, &str, &str) {
     (&row.model, &row.task, row.length, &row.policy, &row.budget)
 }
 
-fn scores(rows: &[&Row]) -> Option<Table> {
+fn scores(rows: &[&Row]) -> Option<Sheet> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for &row in rows {
         match lines.iter_mut().find(|line| place(line.row()) == place(row)) {
@@ -145,7 +141,7 @@ fn scores(rows: &[&Row]) -> Option<Table> {
     }
     let lines = by_metric(lines);
     let mut columns = Vec::new();
-    for (ask, head) in [(Question::Before, "asked before"), (Question::After, "asked after")] {
+    for (ask, head) in [(Question::Before, "query-aware"), (Question::After, "query-agnostic")] {
         if !rows.iter().any(|row| row.ask == Some(ask)) {
             continue;
         }
@@ -160,14 +156,15 @@ fn scores(rows: &[&Row]) -> Option<Table> {
             Some(beside) => Some((beside.mean, beside.interval)),
             None => (measure == row.measure).then_some((row.mean.mean, row.interval)),
         });
-        columns.push(Column { head, cell: Box::new(score), right: false });
+        columns.push(Column::of(table::Column::left(head), score));
         if rows.iter().any(|row| row.beside.contains_key(&Measure::RightTokens)) {
             let right = shown(|row, measure| {
                 let right = row.beside.get(&Measure::RightTokens);
                 let right = right.filter(|_| measure == row.measure)?;
                 Some((right.mean, right.interval))
             });
-            columns.push(Column { head: "\nright tokens", cell: Box::new(right), right: false });
+            let head = table::Column::left("\nright tokens").ranked(Rank::Detail);
+            columns.push(Column::of(head, right));
         }
     }
     table(&lines, columns)
@@ -192,25 +189,25 @@ fn by_metric(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
     all
 }
 
-fn texts(rows: &[&Row]) -> Option<Table> {
+fn texts(rows: &[&Row]) -> Option<Sheet> {
     let lines: Vec<Line<'_>> = rows.iter().map(|row| Line::of(row)).collect();
     let over = |row: &Row| match row.over_full {
         Some(over) => table::difference(over, 3),
         None => "-".into(),
     };
     let columns = vec![
-        Column::left("nats\na token", |row| table::interval(row.mean.mean, row.interval, 3)),
+        Column::left("nats\nper token", |row| table::interval(row.mean.mean, row.interval, 3)),
         Column::right("above\nthe full cache", over),
         Column::right("perplexity", |row| format!("{:.1}", row.mean.mean.exp())),
     ];
     table(&lines, columns)
 }
 
-fn fidelity(rows: &[&Row]) -> Option<Table> {
+fn fidelity(rows: &[&Row]) -> Option<Sheet> {
     let lines: Vec<Line<'_>> = rows.iter().map(|row| Line::of(row)).collect();
     let beside = |row: &Row, measure| row.beside.get(&measure).map(|of| of.mean);
     let columns = vec![
-        Column::left("KL\nnats a token", |row| table::interval(row.mean.mean, row.interval, 4)),
+        Column::left("KL\nnats per token", |row| table::interval(row.mean.mean, row.interval, 4)),
         Column::right("same\ntoken", move |row| {
             beside(row, Measure::Agreement).map_or("-".into(), table::share)
         }),

@@ -1,36 +1,227 @@
-//! The style of tables in a terminal.
+//! Tables of results, for a terminal and for programs.
 
 use briquette_eval::stats::Mean;
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use comfy_table::{
+    Cell as Shown, CellAlignment, ColumnConstraint, Table, Width, presets::UTF8_FULL_CONDENSED,
+};
 
-/// The fewest columns that a table is fitted into: narrower ones would have a letter a line.
-const NARROWEST: u16 = 40;
+use crate::markdown;
 
-/// A table in the style of all tables here, in lines of at most `width` columns: longer cells are
-/// broken. `None` lets it be as wide as it is.
-pub fn new(width: Option<u16>) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED);
-    fit(&mut table, width);
-    table
+/// A form that tables are written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Ruled lines of at most so many columns, where the table can be that narrow: cells are never
+    /// broken. `None` shows all of it.
+    Ruled(Option<u16>),
+    /// A line per row, cells behind tabs.
+    Tsv,
+    /// A table of Markdown.
+    Markdown,
 }
 
-/// Breaks the lines of its cells so that it has at most `width` columns.
-pub(crate) fn fit(table: &mut Table, width: Option<u16>) {
-    if let Some(width) = width {
-        let width = width.max(NARROWEST);
-        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+/// The place of a column among those that a narrow terminal does without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// Goes first.
+    Detail,
+    /// Goes behind the intervals.
+    Extra,
+    /// Stays, as a heading of its rows.
+    Heading,
+    /// Stays.
+    Needed,
+}
+
+/// The heads and the place of a column.
+#[derive(Clone, Debug)]
+pub struct Column {
+    head: String,
+    right: bool,
+    rank: Rank,
+}
+
+impl Column {
+    /// A column of text that is always shown. The lines of its head are below each other.
+    pub fn left(head: impl Into<String>) -> Self {
+        Self { head: head.into(), right: false, rank: Rank::Needed }
+    }
+
+    /// A column of numbers that is always shown.
+    pub fn right(head: impl Into<String>) -> Self {
+        Self { right: true, ..Self::left(head) }
+    }
+
+    /// The same at another place.
+    #[must_use]
+    pub fn ranked(self, rank: Rank) -> Self {
+        Self { rank, ..self }
+    }
+
+    /// The head on one line.
+    fn name(&self) -> String {
+        self.head.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 }
 
-/// A cell of text.
-pub fn left(text: impl ToString) -> Cell {
-    Cell::new(text)
+/// The text of a cell.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    text: String,
+    /// The text where there is no room for an interval.
+    short: Option<String>,
 }
 
-/// A cell of a number.
-pub fn right(text: impl ToString) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
+impl<T: ToString> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self { text: text.to_string(), short: None }
+    }
+}
+
+/// A table.
+#[derive(Clone, Debug)]
+pub struct Sheet {
+    columns: Vec<Column>,
+    rows: Vec<Vec<Cell>>,
+}
+
+/// A choice of columns and cells that are shown.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Columns of this rank and those above.
+    from: Rank,
+    headings: bool,
+    short: bool,
+}
+
+/// Layouts from the widest on.
+const LAYOUTS: [Layout; 5] = [
+    Layout { from: Rank::Detail, headings: false, short: false },
+    Layout { from: Rank::Detail, headings: true, short: false },
+    Layout { from: Rank::Extra, headings: true, short: false },
+    Layout { from: Rank::Extra, headings: true, short: true },
+    Layout { from: Rank::Heading, headings: true, short: true },
+];
+
+impl Sheet {
+    /// A table without rows.
+    pub fn new(columns: impl IntoIterator<Item = Column>) -> Self {
+        Self { columns: columns.into_iter().collect(), rows: Vec::new() }
+    }
+
+    /// Adds a row, with a cell for each column.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<Cell>>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// The table in a form, and a line that names what was left out of it.
+    pub fn write(&self, form: Form) -> String {
+        match form {
+            Form::Ruled(width) => self.ruled(width),
+            Form::Tsv => {
+                let heads = self.columns.iter().map(Column::name);
+                let rows = self.rows.iter().map(|row| row.iter().map(|cell| flat(&cell.text)));
+                let rows = rows.map(|cells| cells.collect::<Vec<_>>().join("\t") + "\n");
+                heads.collect::<Vec<_>>().join("\t") + "\n" + &rows.collect::<String>()
+            }
+            Form::Markdown => {
+                let heads: Vec<String> = self.columns.iter().map(Column::name).collect();
+                let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+                let rows = self.rows.iter().map(|row| {
+                    row.iter().map(|cell| markdown::plain(&cell.text)).collect::<Vec<_>>()
+                });
+                markdown::table(&heads, &rows.collect::<Vec<_>>())
+            }
+        }
+    }
+
+    /// The first of the layouts that fits, or the narrowest.
+    fn ruled(&self, width: Option<u16>) -> String {
+        let fits = |text: &str| {
+            let columns = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+            width.is_none_or(|width| columns <= usize::from(width))
+        };
+        let mut text = String::new();
+        for layout in LAYOUTS {
+            text = self.lay_out(layout);
+            if fits(&text) {
+                return text + &self.left_out(layout);
+            }
+        }
+        text + &self.left_out(LAYOUTS[LAYOUTS.len() - 1])
+    }
+
+    /// A table, or one below each heading, with columns of one width.
+    fn lay_out(&self, layout: Layout) -> String {
+        let is_heading = |column: usize| {
+            layout.headings && self.columns[column].rank == Rank::Heading && self.rows.len() > 1
+        };
+        let shown =
+            |column: &usize| self.columns[*column].rank >= layout.from && !is_heading(*column);
+        let shown: Vec<usize> = (0..self.columns.len()).filter(shown).collect();
+        let text = |row: &[Cell], column: usize| {
+            let cell = &row[column];
+            cell.short.as_ref().filter(|_| layout.short).unwrap_or(&cell.text).clone()
+        };
+        let heading = |row: &[Cell]| {
+            let of = |column: usize| match self.columns[column].right {
+                true => format!("{} {}", self.columns[column].name(), row[column].text),
+                false => row[column].text.clone(),
+            };
+            let parts = (0..self.columns.len()).filter(|column| is_heading(*column)).map(of);
+            parts.collect::<Vec<_>>().join(", ")
+        };
+        let blocks = self.rows.chunk_by(|a, b| heading(a) == heading(b));
+        let blocks: Vec<&[Vec<Cell>]> =
+            if self.rows.is_empty() { vec![&self.rows] } else { blocks.collect() };
+        let widest = |column: &usize| {
+            let cells = self.rows.iter().map(|row| text(row, *column).chars().count());
+            cells.chain(self.columns[*column].head.lines().map(|line| line.chars().count())).max()
+        };
+        let widths: Vec<usize> =
+            shown.iter().map(|column| widest(column).unwrap_or(0) + 2).collect();
+        let tables = blocks.into_iter().map(|rows| {
+            let mut table = Table::new();
+            table.load_style(UTF8_FULL_CONDENSED);
+            table.set_header(shown.iter().map(|column| &self.columns[*column].head));
+            for row in rows {
+                table.add_row(shown.iter().map(|column| {
+                    let cell = Shown::new(text(row, *column));
+                    match self.columns[*column].right {
+                        true => cell.set_alignment(CellAlignment::Right),
+                        false => cell,
+                    }
+                }));
+            }
+            for (column, width) in table.column_iter_mut().zip(&widths) {
+                let width = Width::Fixed(u16::try_from(*width).unwrap_or(u16::MAX));
+                column.set_constraint(ColumnConstraint::LowerBoundary(width));
+            }
+            let heading = rows.first().map(|row| heading(row)).unwrap_or_default();
+            let heading = if heading.is_empty() { heading } else { heading + "\n" };
+            format!("{heading}{table}\n")
+        });
+        tables.collect::<Vec<_>>().join("\n")
+    }
+
+    /// A line that names what a layout does without.
+    fn left_out(&self, layout: Layout) -> String {
+        let columns = self.columns.iter().filter(|column| column.rank < layout.from);
+        let mut names: Vec<String> = columns.map(Column::name).collect();
+        names.dedup();
+        let shortened = self.rows.iter().flatten().any(|cell| cell.short.is_some());
+        if layout.short && shortened {
+            names.push("intervals".into());
+        }
+        match names.is_empty() {
+            true => String::new(),
+            false => format!("(--wide shows {} too)\n", names.join(", ")),
+        }
+    }
+}
+
+/// A text on one line and in one cell.
+fn flat(text: &str) -> String {
+    text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
 }
 
 /// A share in percent.
@@ -56,9 +247,80 @@ fn beside_error(number: String, Mean { error, .. }: Mean, digits: usize) -> Stri
 }
 
 /// A number with the ends of its interval, if it has one.
-pub fn interval(mean: f64, ends: Option<[f64; 2]>, digits: usize) -> String {
+pub fn interval(mean: f64, ends: Option<[f64; 2]>, digits: usize) -> Cell {
+    let short = format!("{mean:.digits$}");
     match ends {
-        Some([low, high]) => format!("{mean:.digits$} [{low:.digits$}, {high:.digits$}]"),
-        None => format!("{mean:.digits$}"),
+        Some([low, high]) => {
+            let text = format!("{short} [{low:.digits$}, {high:.digits$}]");
+            Cell { text, short: Some(short) }
+        }
+        None => short.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scores() -> Sheet {
+        let mut sheet = Sheet::new([
+            Column::left("task").ranked(Rank::Heading),
+            Column::right("length").ranked(Rank::Heading),
+            Column::left("policy"),
+            Column::left("score"),
+            Column::left("right\ntokens").ranked(Rank::Detail),
+            Column::right("spare").ranked(Rank::Extra),
+        ]);
+        for (length, policy) in [(128, "full"), (128, "snapkv"), (1024, "full")] {
+            let score = interval(0.5, Some([0.25, 0.75]), 2);
+            sheet.row([
+                "needle".into(),
+                length.into(),
+                policy.into(),
+                score.clone(),
+                score,
+                "7 %".into(),
+            ]);
+        }
+        sheet
+    }
+
+    #[test]
+    fn what_matters_least_goes_first_and_no_cell_is_broken() {
+        let sheet = scores();
+        let at = |width| sheet.write(Form::Ruled(width));
+        let whole = at(None);
+        assert!(whole.contains("needle ┆    128 ┆ full") && !whole.contains("--wide"), "{whole}");
+        let widths = [60, 40, 30, 20, 10].map(|width| at(Some(width)));
+        for (text, width) in widths.iter().zip([60, 40, 30, 20]) {
+            let widest = text.lines().filter(|line| !line.starts_with('('));
+            assert!(widest.map(|line| line.chars().count()).max() <= Some(width), "{text}");
+        }
+        let [headings, detail, intervals, extra, narrowest] = widths;
+        assert!(headings.contains("\nneedle, length 1024\n┌"), "{headings}");
+        assert!(headings.contains("tokens") && !headings.contains("--wide"), "{headings}");
+        assert!(
+            detail.contains("[0.25, 0.75]") && detail.contains("(--wide shows right tokens too)")
+        );
+        assert!(intervals.contains("7 %") && intervals.contains("right tokens, intervals too"));
+        assert!(!extra.contains("7 %") && extra.contains("right tokens, spare, intervals too"));
+        assert_eq!(extra, narrowest);
+        // Columns of all blocks are as wide.
+        let ruled: Vec<&str> = headings.lines().filter(|line| line.starts_with('┌')).collect();
+        assert!(ruled.len() == 2 && ruled[0] == ruled[1], "{headings}");
+    }
+
+    #[test]
+    fn programs_get_all_of_it() {
+        let mut sheet = scores();
+        sheet.rows.truncate(1);
+        assert_eq!(
+            sheet.write(Form::Tsv),
+            "task\tlength\tpolicy\tscore\tright tokens\tspare\n\
+             needle\t128\tfull\t0.50 [0.25, 0.75]\t0.50 [0.25, 0.75]\t7 %\n"
+        );
+        let markdown = sheet.write(Form::Markdown);
+        assert!(markdown.starts_with("| task   | length | policy |"), "{markdown}");
+        assert!(markdown.contains(r"0.50 \[0.25, 0.75\]"), "{markdown}");
     }
 }

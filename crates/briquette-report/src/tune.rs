@@ -5,7 +5,10 @@ use briquette_eval::{
 };
 use serde::Serialize;
 
-use super::{plural, table};
+use super::{
+    plural,
+    table::{self, Column, Rank, Sheet},
+};
 
 /// Which policy serves a model best in a share of the memory, and the evidence.
 #[derive(Clone, Debug, Serialize)]
@@ -53,48 +56,43 @@ impl TuneReport {
     }
 
     /// The table of those that hold the target, and of those that keep more, which are marked and
-    /// not compared, of at most `width` columns.
-    pub fn table(&self, width: Option<u16>) -> String {
-        let mut table = table::new(width);
-        let above = match self.asks {
-            true => "above the best\nin the same questions",
-            false => "above the best\nin the same windows",
-        };
-        table.set_header([
-            "policy",
-            "budget",
-            if self.asks { "questions" } else { "windows" },
-            "KL\nnats a token",
-            above,
-            "same\ntoken",
-            "output\nerror",
-            "overlap with\nthe oracle",
-            "kept\nof full",
+    /// not compared.
+    pub fn table(&self) -> Sheet {
+        let nouns = if self.asks { "questions" } else { "windows" };
+        let mut sheet = Sheet::new([
+            Column::left("policy"),
+            Column::right("budget"),
+            Column::right(nouns).ranked(Rank::Extra),
+            Column::right("KL\nnats per token"),
+            Column::right(format!("above the best\nin the same {nouns}")).ranked(Rank::Extra),
+            Column::right("same\ntoken"),
+            Column::right("output\nerror").ranked(Rank::Detail),
+            Column::right("overlap with\nthe oracle").ranked(Rank::Detail),
+            Column::right("kept\nof full"),
         ]);
         for (place, one) in self.ranked.iter().enumerate() {
             let above = match place {
                 0 => "-".into(),
                 _ => table::difference(one.above_best, 4),
             };
-            table.add_row([
-                table::left(&one.label),
-                table::right(&one.budget),
-                table::right(one.kl.count),
-                table::right(table::with_error(one.kl, 4)),
-                table::right(above),
-                table::right(format!("{:.0} %", 100.0 * one.agreement)),
-                table::right(format!("{:.3}", one.output_error)),
-                table::right(one.overlap.map_or("-".into(), |overlap| format!("{overlap:.2}"))),
-                table::right(format!("{:.1} %", 100.0 * one.held)),
+            sheet.row([
+                one.label.clone(),
+                one.budget.clone(),
+                one.kl.count.to_string(),
+                table::with_error(one.kl, 4),
+                above,
+                table::share(one.agreement),
+                format!("{:.3}", one.output_error),
+                one.overlap.map_or("-".into(), |overlap| format!("{overlap:.2}")),
+                format!("{:.1} %", 100.0 * one.held),
             ]);
         }
         for (one, held) in self.over() {
-            let mut row = vec![table::left(&one.label)];
-            row.extend(["-"; 7].map(table::right));
-            row.push(table::right(format!("{:.1} %, {OVER}", 100.0 * held)));
-            table.add_row(row);
+            let kept = format!("{:.1} %, {OVER}", 100.0 * held);
+            let none = ["-"; 7].map(str::to_owned);
+            sheet.row([one.label.clone()].into_iter().chain(none).chain([kept]));
         }
-        table.to_string()
+        sheet
     }
 
     /// Policies that cannot hold the target, and why: a line each.
@@ -209,6 +207,7 @@ mod tests {
     use briquette::{Budget, CacheShape, Policy};
 
     use super::*;
+    use crate::table::Form;
     use briquette_eval::tune::Unit;
 
     fn ranked(label: &str, round: usize, kl: &[f64], best: &[f64]) -> Ranked {
@@ -275,7 +274,7 @@ mod tests {
         // A single window has no error.
         let once = report(vec![ranked("first", 1, &[0.1], &[0.1])]);
         assert!(once.verdict()[1].starts_with("One window"), "{:?}", once.verdict());
-        let said = [once.comment(), once.table(None)].concat();
+        let said = [once.comment(), once.table().write(Form::Ruled(None))].concat();
         assert!(said.contains("0.1000") && !said.contains('±'), "{said}");
     }
 
@@ -291,7 +290,8 @@ mod tests {
             assert!(file.contains(part), "{part}\n{file}");
         }
         for part in ["first", "0.2000 ± 0.0577", "88 %", "9.9 %", "kivi", "31.3 %, over"] {
-            assert!(report.table(None).contains(part), "{part}\n{}", report.table(None));
+            let table = report.table().write(Form::Ruled(None));
+            assert!(table.contains(part), "{part}\n{table}");
         }
         assert_eq!(report.refusals(), ["kivi: it has no budget"]);
         assert!(report.method().ends_with("over: above 1.05 times the target, not compared"));

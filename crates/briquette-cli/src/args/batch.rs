@@ -17,15 +17,18 @@ const POLICIES: usize = 8;
 
 /// How much of the work of a run is done together.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Speed")]
 pub(crate) struct BatchArgs {
-    /// Prompts of about one length to run as rows of a batch [default: as many as have full caches
-    /// of an eighth of the device's memory, or 32,768 tokens where it is not known; on flex and cpu
-    /// 1]
+    /// Prompts of about one length per batch [default: by the device's memory; on flex and cpu 1]
+    ///
+    /// By default the full caches of a batch take an eighth of the device's memory, or 32,768
+    /// tokens where it is not known.
     #[arg(long, value_name = "N")]
     batch: Option<NonZeroUsize>,
 
-    /// Policies at most that share the prefill of a batch: each holds its cache until it has
-    /// answered; 1 shares none, and times the prefill of each [default: on flex and cpu 8, else 1]
+    /// Policies that share a prefill [default: on flex and cpu 8, else 1]
+    ///
+    /// Each holds its cache until it has answered. 1 shares none, and times the prefill of each.
     #[arg(long, value_name = "N")]
     share_prefill: Option<NonZeroUsize>,
 }

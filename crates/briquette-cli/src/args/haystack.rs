@@ -13,15 +13,16 @@ use crate::args::{model::ModelArgs, path::absolute};
 /// Text that needles are hidden in, and how they are asked for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct HaystackArgs {
-    /// A folder of .txt files to hide needles in [default: built-in prose]
+    /// Folder of .txt files to hide needles in [default: built-in prose]
     #[arg(long, value_name = "DIR")]
     haystack: Option<PathBuf>,
-    /// How needles are written and asked for: `ember`, as the embedded model was trained; `ruler`,
-    /// as RULER publishes it; or a TOML file of one's own with introduction, needle, question and
-    /// answer
+    /// Form of needles and questions: ember, ruler, or a TOML file
+    ///
+    /// `ember` is what the embedded model was trained on, `ruler` what RULER publishes. A file has
+    /// introduction, needle, question and answer.
     #[arg(long, value_name = "NAME|FILE", default_value = "ember")]
     form: String,
-    /// Ask in a conversation, by the chat template of the model's folder
+    /// Ask through the chat template of the model
     #[arg(long)]
     chat: bool,
 }

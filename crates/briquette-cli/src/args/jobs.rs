@@ -32,9 +32,9 @@ pub(crate) fn is_accelerator(device: &str) -> bool {
 
 /// How much runs at a time.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Speed")]
 pub(crate) struct JobsArgs {
-    /// Prompts to run at a time, each on a thread: on flex and cpu [default: one a core on flex,
-    /// else 1]
+    /// Prompts at a time, each on a thread [default: one per core on flex, else 1]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 }

@@ -9,6 +9,7 @@ pub(crate) mod jobs;
 pub(crate) mod model;
 pub(crate) mod path;
 pub(crate) mod policies;
+pub(crate) mod policy_text;
 pub(crate) mod profile;
 pub(crate) mod prompt;
 pub(crate) mod resume;

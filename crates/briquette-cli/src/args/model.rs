@@ -13,25 +13,45 @@ const EMBEDDED: &str = "models/ember-7m";
 
 /// Which model, and what it runs on.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// A Hugging Face folder of a model: config.json, safetensors, tokenizer.json; a GGUF file, or
-    /// a folder that holds one [default: the embedded models/ember-7m]
-    #[arg(long, value_name = "DIR|FILE")]
+    /// Hugging Face folder or GGUF file [default: the embedded models/ember-7m]
+    ///
+    /// A folder holds config.json, safetensors and tokenizer.json, or one GGUF file.
+    #[arg(long, value_name = "DIR|FILE", env = "BRIQUETTE_MODEL")]
     model: Option<PathBuf>,
-    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those
-    /// this build has [default: flex, or the first of this build]
-    #[arg(long, value_name = "NAME")]
-    device: Option<String>,
-    /// Data type of weights, activations and cache; weights that a GGUF file holds in blocks stay
-    /// in them [default: what the file holds, f32 on flex]
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Data type of weights, activations and cache [default: that of the file, f32 on flex]
+    ///
+    /// Weights that a GGUF file holds in blocks stay in them.
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,
-    /// Quantize weights to 4 or 8 bits, with a scale for 128 of them [default: as they are stored]
+    /// Quantize weights to 4 or 8 bits [default: as they are stored]
+    ///
+    /// 128 weights share a scale.
     #[arg(long, value_name = "BITS")]
     quantize: Option<WeightBits>,
-    /// Take a profile and results of other weights, another tokenizer or another configuration
+    /// Accept a profile and results of other weights, tokenizers or configurations
     #[arg(long)]
     other_weights: bool,
+}
+
+/// The device that a model runs on.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct DeviceArgs {
+    /// Device of this build, as `briquette devices` lists them [default: the first]
+    ///
+    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch or remote:ws://HOST:PORT.
+    #[arg(long = "device", value_name = "NAME", env = "BRIQUETTE_DEVICE")]
+    name: Option<String>,
+}
+
+impl DeviceArgs {
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -85,7 +105,7 @@ impl Loaded {
 
 impl ModelArgs {
     pub(crate) fn load(&self) -> Result<Loaded> {
-        let (name, device) = open_device(self.device.as_deref())?;
+        let (name, device) = open_device(self.device())?;
         let dir = self.dir()?;
         let _spinner = progress::spinner(format!("reading {}", dir.display()));
         let failed = || format!("cannot load the model in {}", dir.display());
@@ -128,7 +148,7 @@ impl ModelArgs {
 
     /// The name of the device.
     pub(crate) fn device(&self) -> Option<&str> {
-        self.device.as_deref()
+        self.device.name()
     }
 
     /// The type of weights, activations and cache. A device or a model that is not there is told of

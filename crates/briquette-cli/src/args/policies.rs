@@ -1,22 +1,28 @@
 use briquette::Budget;
 
-use super::defaults;
+use super::{defaults, policy_text::PolicyText};
 
 /// Policies that are measured, and their budgets.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Compression")]
 pub(crate) struct PolicyArgs {
-    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml,
-    /// .json). The full cache is always measured beside them
+    /// Methods of `briquette policies`, or policy files
+    ///
+    /// Parameters are changed as in `snapkv:kernel=15`. Files are TOML or JSON. The full cache is
+    /// always measured beside them.
     #[arg(
         long,
         visible_alias = "policy",
         value_name = "NAME|FILE,…",
         value_delimiter = ',',
-        default_value = defaults::POLICIES
+        default_value = defaults::POLICIES,
+        value_parser = PolicyText,
+        hide_possible_values = true
     )]
     pub(crate) policies: Vec<String>,
-    /// Budgets of every policy that takes one: tokens (256), a share of the tokens seen (25%), or
-    /// bytes (512KiB) [default: 128,256, and for a policy file its own]
+    /// Budgets of every policy that takes one: 256, 25%, 512KiB [default: 128,256]
+    ///
+    /// Tokens, shares of the tokens seen, or bytes. A policy file has its own.
     #[arg(long, visible_alias = "budget", value_name = "B,…", value_delimiter = ',')]
     pub(crate) budgets: Vec<Budget>,
 }

@@ -6,9 +6,9 @@ use crate::args::model::Loaded;
 
 /// Which profile.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Compression")]
 pub(crate) struct ProfileArgs {
-    /// Profile of the model by `briquette calibrate`, for policies that read it
-    /// [default: profile.json in the folder of the model, if there]
+    /// Profile of the model, by `briquette calibrate` [default: profile.json beside the model]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
 }

@@ -9,11 +9,12 @@ use briquette_eval::files::{self, LONGEST};
 /// A text given to the model.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
+#[command(next_help_heading = "Prompt")]
 pub(crate) struct PromptArgs {
-    /// The text itself
+    /// Text of the prompt
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// A file with the text; `-` is stdin
+    /// File with the text; `-` is stdin
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
 }

@@ -2,9 +2,9 @@ use briquette_eval::journal::Accept;
 
 /// How results that are there are continued.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct ResumeArgs {
-    /// Set damaged lines of the results aside, into a file NAME.damaged beside them, and measure
-    /// what they were of again
+    /// Move damaged lines of the results to NAME.damaged, and measure those samples again
     #[arg(long)]
     repair: bool,
 }

@@ -2,30 +2,30 @@ use briquette_models::{GenerateOptions, Instruction};
 
 /// How tokens are chosen.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Tokens of the prompt given to the model at a time [default: all]
+    /// Tokens of the prompt per call of the model [default: all]
     #[arg(long, value_name = "N")]
     chunk: Option<usize>,
-    /// 0 takes the most likely token, higher draws from a flatter distribution
+    /// Temperature; 0 takes the most likely token
     #[arg(long, value_name = "T", allow_negative_numbers = true, default_value_t = 0.0)]
     temperature: f64,
-    /// Draw from so many of the most likely tokens
-    /// [default: all]
-    #[arg(long, value_name = "N")]
+    /// Draw from the K most likely tokens [default: all]
+    #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Draw from the fewest tokens whose probabilities add up to this
+    /// Draw from the fewest tokens whose probabilities add up to P
     #[arg(long, value_name = "P", allow_negative_numbers = true, default_value_t = 1.0)]
     top_p: f64,
-    /// Draw from tokens at least this times as likely as the most likely one
+    /// Draw from tokens at least P times as likely as the most likely one
     #[arg(long, value_name = "P", allow_negative_numbers = true, default_value_t = 0.0)]
     min_p: f64,
-    /// Divide the logits of tokens that have occurred by this
+    /// Divide the logits of tokens that have occurred by F
     #[arg(long, value_name = "F", allow_negative_numbers = true, default_value_t = 1.0)]
     repetition_penalty: f64,
-    /// Seed of the drawing
+    /// Seed of the draws
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Launch every decode step, where it could be recorded once and replayed
+    /// Launch every decode step anew instead of replaying a recorded one
     #[arg(long)]
     no_graph: bool,
 }

@@ -6,11 +6,12 @@ use briquette_models::{ChatMessage, ChatTemplate};
 
 /// Chat template and system message.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Prompt")]
 pub(crate) struct TemplateArgs {
-    /// A Jinja file of a chat template [default: that of the model]
+    /// Jinja file of a chat template [default: that of the model]
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
-    /// A message of the role `system` before all others
+    /// System message before all others
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
 }

@@ -10,7 +10,7 @@ use crate::args::path::absolute;
 /// A text to continue.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TextArgs {
-    /// The text to continue, any file of text [default: built-in prose]
+    /// File of text to continue [default: built-in prose]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
 }

@@ -19,15 +19,22 @@ use crate::{
     terminal::{output::OutputArgs, output_gate::Mark, progress},
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette calibrate --model MODEL --out MODEL/profile.json
+  briquette calibrate --model MODEL --chat --form ruler --out MODEL/profile.json";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// The profile to write. Other commands find it without being told as profile.json in the
-    /// folder of the model
-    #[arg(long, value_name = "FILE")]
+    /// Profile to write
+    ///
+    /// Other commands find it by themselves as profile.json in the folder of the model.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     out: PathBuf,
-    /// Retrieval prompts of each length, and chunks of each length of each text
+    /// Retrieval prompts per length, and chunks of each text per length
     #[arg(long, alias = "prompts", value_name = "N", default_value_t = 32)]
     samples: usize,
     /// Lengths of the prompts, in tokens
@@ -45,12 +52,14 @@ pub(crate) struct Args {
     /// Further texts to measure the layers on, beside the retrieval prompts
     #[arg(long, value_name = "FILE", num_args = 1..)]
     text: Vec<PathBuf>,
-    /// Search each head's pattern of sparse attention, for `sparse_prefill=profile`, on a prompt of
-    /// so many tokens: MInference's search. Take the length of the prompts it is for
+    /// Also search each head's sparse pattern, on a prompt of LENGTH tokens
+    ///
+    /// MInference's search, for `sparse_prefill=profile`. Take the length of the prompts it is for.
     #[arg(long, value_name = "LENGTH")]
     patterns: Option<usize>,
-    /// The share of the retrieval prompts that the model must answer right: the heads of one that
-    /// finds nothing say nothing of retrieval
+    /// Share of the retrieval prompts that the model must answer right
+    ///
+    /// The heads of a model that finds nothing say nothing of retrieval.
     #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
     min_right: f64,
     #[command(flatten)]

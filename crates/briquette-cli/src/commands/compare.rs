@@ -6,7 +6,10 @@ use briquette_eval::tasks::synthetic::Needle;
 use serde_json::json;
 
 use crate::{
-    args::{depths::DepthArgs, haystack::HaystackArgs, text::TextArgs, windows::WindowArgs},
+    args::{
+        depths::DepthArgs, haystack::HaystackArgs, policy_text::PolicyText, text::TextArgs,
+        windows::WindowArgs,
+    },
     measure::one_task::{CommonArgs, OneTask, text_task},
 };
 
@@ -14,20 +17,42 @@ use crate::{
 const BUDGETS: [Budget; 4] =
     [Budget::Tokens(64), Budget::Tokens(128), Budget::Tokens(256), Budget::Tokens(512)];
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette compare --out out/all
+  briquette compare --policies h2o,tova,snapkv --budgets 25% --out out/three";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     common: CommonArgs,
-    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml,
-    /// .json) [default: all methods]
-    #[arg(long, visible_alias = "policy", value_name = "NAME|FILE,…", value_delimiter = ',')]
+    /// Methods of `briquette policies`, or policy files [default: all methods]
+    ///
+    /// Parameters are changed as in `snapkv:kernel=15`. Files are TOML or JSON.
+    #[arg(
+        long,
+        visible_alias = "policy",
+        value_name = "NAME|FILE,…",
+        value_delimiter = ',',
+        value_parser = PolicyText,
+        hide_possible_values = true,
+        help_heading = "Compression"
+    )]
     policies: Vec<String>,
-    /// Budgets of every policy that takes one: tokens (256), a share of the tokens seen (25%), or
-    /// bytes (512KiB) [default: 64,128,256,512, and for a policy file its own]
-    #[arg(long, visible_alias = "budget", value_name = "B,…", value_delimiter = ',')]
+    /// Budgets of every policy that takes one: 256, 25%, 512KiB [default: 64,128,256,512]
+    ///
+    /// Tokens, shares of the tokens seen, or bytes. A policy file has its own.
+    #[arg(
+        long,
+        visible_alias = "budget",
+        value_name = "B,…",
+        value_delimiter = ',',
+        help_heading = "Compression"
+    )]
     budgets: Vec<Budget>,
     /// Changes to every method that has the key, as in kernel=15
-    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',')]
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Compression")]
     change: Vec<String>,
     /// Tokens of a needle prompt and its answer, and of a prompt of text
     #[arg(long, value_name = "N", default_value_t = 1024)]
@@ -51,9 +76,11 @@ pub(crate) struct Args {
     seed: u64,
     #[command(flatten)]
     haystack: HaystackArgs,
-    /// Write into this folder what `briquette run` writes: results.jsonl, where the same command
-    /// goes on, report.html with tables and pictures, and the run file
-    #[arg(long, value_name = "DIR")]
+    /// Folder for results, page and run file
+    ///
+    /// As `briquette run` writes them: results.jsonl, where the same command goes on, report.html,
+    /// and run.toml.
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: PathBuf,
 }
 

@@ -14,6 +14,7 @@ use crate::{
     args::{
         defaults, inputs,
         model::{Loaded, ModelArgs},
+        policy_text::PolicyText,
         profile::ProfileArgs,
         prompt::PromptArgs,
         template::TemplateArgs,
@@ -26,7 +27,13 @@ use crate::{
     },
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette compress --file book.txt --policy compactor --budget 25% --out book.prefix
+  briquette generate --prefix book.prefix --prompt \"Who is the narrator?\"";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 #[command(group(ArgGroup::new("conversation").args(["template", "system"]).multiple(true).requires("chat")))]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -35,25 +42,35 @@ pub(crate) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy
-    /// file (.toml, .json)
-    #[arg(long, value_name = "NAME|FILE", default_value = defaults::LATER)]
+    /// Method of `briquette policies`, or policy file
+    ///
+    /// Parameters are changed as in `snapkv:kernel=15`. Files are TOML or JSON.
+    #[arg(
+        long,
+        value_name = "NAME|FILE",
+        default_value = defaults::LATER,
+        value_parser = PolicyText,
+        hide_possible_values = true,
+        help_heading = "Compression"
+    )]
     policy: String,
-    /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
-    /// [default: 256, or that of the policy file]
-    #[arg(long)]
+    /// Budget of the cache: 256, 25%, 512KiB [default: 256, or that of the policy file]
+    ///
+    /// Tokens, a share of the tokens seen, or bytes.
+    #[arg(long, help_heading = "Compression")]
     budget: Option<Budget>,
-    /// Tokens of the text given to the model at a time [default: all]
-    #[arg(long, value_name = "N")]
+    /// Tokens of the text per call of the model [default: all]
+    #[arg(long, value_name = "N", help_heading = "Speed")]
     chunk: Option<usize>,
-    /// Give the text as the beginning of what a user says, in the chat template of the model: what
-    /// `generate --prefix` is given as its text is the rest of that message
-    #[arg(long)]
+    /// Give the text as the beginning of a user's message, in the chat template of the model
+    ///
+    /// The text of `generate --prefix` is then the rest of that message.
+    #[arg(long, help_heading = "Prompt")]
     chat: bool,
     #[command(flatten)]
     template: TemplateArgs,
-    /// The file to write
-    #[arg(long, value_name = "FILE")]
+    /// File to write
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     out: PathBuf,
     #[command(flatten)]
     output: OutputArgs,

@@ -8,7 +8,13 @@ use crate::{
     measure::one_task::{CommonArgs, OneTask, text_task},
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette fidelity
+  briquette fidelity --text book.txt --policies snapkv,leverage --budgets 25%";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     common: CommonArgs,
@@ -21,9 +27,11 @@ pub(crate) struct Args {
     /// Tokens fed behind a prompt, one at a time
     #[arg(long, value_name = "N", default_value_t = 64)]
     tokens: usize,
-    /// Write into this folder what `briquette run` writes: results.jsonl, where the same command
-    /// goes on, report.html with tables and pictures, and the run file
-    #[arg(long, value_name = "DIR")]
+    /// Folder for results, page and run file
+    ///
+    /// As `briquette run` writes them: results.jsonl, where the same command goes on, report.html,
+    /// and run.toml.
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
 }
 

@@ -1,7 +1,7 @@
 use std::{ops::ControlFlow, path::PathBuf};
 
 use anyhow::{Context, Result};
-use briquette::{Budget, Prefix};
+use briquette::{Budget, KvCache, Prefix};
 use briquette_eval::{
     Error,
     policy::{self, NamedPolicy},
@@ -9,6 +9,7 @@ use briquette_eval::{
     record::CacheBytes,
 };
 use briquette_models::{Error as ModelError, Instruction, Timing, generate_until};
+use burn::tensor::Device;
 use clap::ArgGroup;
 use serde::Serialize;
 
@@ -16,6 +17,7 @@ use crate::{
     args::{
         defaults, inputs, jobs,
         model::{Loaded, ModelArgs},
+        policy_text::PolicyText,
         profile::ProfileArgs,
         prompt::PromptArgs,
         sampling::SamplingArgs,
@@ -28,7 +30,13 @@ use crate::{
     },
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette generate --file book.txt --policy snapkv:kernel=15 --budget 25%
+  briquette generate --model MODEL --chat --prompt \"Why is the sky blue?\" --budget 512";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 #[command(group(ArgGroup::new("conversation").args(["template", "system"]).multiple(true).requires("chat")))]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -37,25 +45,51 @@ pub(crate) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy
-    /// file (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer
-    /// answers whole
-    #[arg(long, value_name = "NAME|FILE", default_value = defaults::POLICY)]
+    /// Method of `briquette policies`, or policy file
+    ///
+    /// Parameters are changed as in `snapkv:kernel=15`. Files are TOML or JSON. SnapKV pools
+    /// scores over 5 tokens in its paper; kernel=15 keeps longer answers whole.
+    #[arg(
+        long,
+        value_name = "NAME|FILE",
+        default_value = defaults::POLICY,
+        value_parser = PolicyText,
+        hide_possible_values = true,
+        help_heading = "Compression"
+    )]
     policy: String,
-    /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
-    /// [default: 256, or that of the policy file]
-    #[arg(long)]
+    /// Budget of the cache: 256, 25%, 512KiB [default: 256, or that of the policy file]
+    ///
+    /// Tokens, a share of the tokens seen, or bytes.
+    #[arg(long, help_heading = "Compression")]
     budget: Option<Budget>,
-    /// Go on behind the text that `briquette compress` kept in this file, under its policy and
-    /// budget. After `compress --chat` the text is the rest of the user's message, and what the
-    /// chat template writes comes behind it
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["policy", "budget", "template", "system"])]
+    /// Bytes that the cache may hold at any time: 512MiB [default: no limit]
+    ///
+    /// A call that needs more is refused, also in the middle of a prompt.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = bytes_of,
+        conflicts_with = "prefix",
+        help_heading = "Compression"
+    )]
+    memory_ceiling: Option<usize>,
+    /// File of `briquette compress` to go on from, under its policy and budget
+    ///
+    /// After `compress --chat` the text is the rest of the user's message, and what the chat
+    /// template writes comes behind it.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["policy", "budget", "template", "system"],
+        help_heading = "Compression"
+    )]
     prefix: Option<PathBuf>,
     /// Tokens to generate at most
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, help_heading = "Sampling")]
     max_new_tokens: usize,
-    /// Give the text as what a user says, in the chat template of the model
-    #[arg(long)]
+    /// Give the text as a user's message, in the chat template of the model
+    #[arg(long, help_heading = "Prompt")]
     chat: bool,
     #[command(flatten)]
     template: TemplateArgs,
@@ -63,6 +97,14 @@ pub(crate) struct Args {
     sampling: SamplingArgs,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+/// Reads a number of bytes, as budgets are written.
+fn bytes_of(text: &str) -> Result<usize, String> {
+    match text.parse().map_err(|error: briquette::Error| error.to_string())? {
+        Budget::Bytes(bytes) => usize::try_from(bytes).map_err(|error| error.to_string()),
+        _ => Err("a size in bytes is needed, as in 512MiB".into()),
+    }
 }
 
 /// JSON that `--json` writes.
@@ -84,6 +126,46 @@ struct Report {
     /// The reason why steps were launched that might have been replayed.
     launched_because: Option<String>,
     cache: CacheReport,
+    memory: Memory,
+}
+
+/// Bytes that model and cache took together, where the device or the system tells.
+#[derive(Serialize)]
+struct Memory {
+    /// Alive on the device at the end.
+    device: Option<u64>,
+    /// The most that the process had.
+    process_peak: Option<u64>,
+}
+
+impl Memory {
+    fn of(device: &Device) -> Self {
+        Self { device: briquette::device::bytes_in_use(device), process_peak: process_peak() }
+    }
+
+    fn human(&self) -> String {
+        let of = |count: Option<u64>| {
+            count.map(|count| bytes(usize::try_from(count).unwrap_or(usize::MAX)))
+        };
+        match (of(self.device), of(self.process_peak)) {
+            (Some(device), _) => format!("memory   {device} on the device, weights and cache\n"),
+            (None, Some(peak)) => format!("memory   {peak} at most in the process\n"),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn process_peak() -> Option<u64> {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let most = u64::try_from(getrusage(UsageWho::RUSAGE_SELF).ok()?.max_rss()).ok()?;
+    // Apple counts bytes, others KiB.
+    Some(if cfg!(target_vendor = "apple") { most } else { most << 10 })
+}
+
+#[cfg(not(unix))]
+fn process_peak() -> Option<u64> {
+    None
 }
 
 #[derive(Serialize)]
@@ -139,7 +221,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
         None => {
             entry.policy = profiles.attached(entry.policy)?;
-            model.cache(entry.policy.clone())?
+            let config = model.cache_config(&entry.policy);
+            let config = match args.memory_ceiling {
+                Some(bytes) => config.with_memory_ceiling(bytes),
+                None => config,
+            };
+            let policy = entry.policy.clone();
+            KvCache::with_config(model.cache_shape(), policy, config, &model.device())?
         }
     };
     let prompt = match chat_tail {
@@ -232,6 +320,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             bytes_full: held.full,
             held_of_full: held.kept_of_full(),
         },
+        memory: Memory::of(&model.device()),
     };
     note(&report.human());
     note_fallbacks(&report.model, &model.fallbacks());
@@ -275,7 +364,7 @@ impl Report {
             ),
         };
         format!(
-            "--------\npolicy   {}, budget {}\n{}{}{recorded}cache    {} for {most} of {tokens_seen} tokens: {:.0} % of the {} of a full cache; {} of room for tokens to come\n",
+            "--------\npolicy   {}, budget {}\n{}{}{recorded}cache    {} for {most} of {tokens_seen} tokens: {:.0} % of the {} of a full cache; {} of room for tokens to come\n{}",
             self.policy,
             self.budget,
             speed("prefill", &self.prefill),
@@ -284,6 +373,7 @@ impl Report {
             100.0 * held_of_full,
             bytes(*bytes_full),
             bytes(*bytes_spare),
+            self.memory.human(),
         )
     }
 }

@@ -26,12 +26,18 @@ use crate::{
         resume::ResumeArgs,
     },
     terminal::{
-        output::{OutputArgs, table_width},
+        output::{OutputArgs, Shown, TableArgs},
         progress,
     },
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette mask-heads
+  briquette mask-heads --model MODEL --profile profile.json --out out/heads";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -57,12 +63,15 @@ pub(crate) struct Args {
     jobs: JobsArgs,
     #[command(flatten)]
     resume: ResumeArgs,
-    /// Write mask-heads.json, mask-heads.csv and a picture as SVG and PNG into this folder. What
-    /// has been measured is in its mask-heads.jsonl, where a run that was killed goes on
-    #[arg(long, value_name = "DIR")]
+    /// Folder for mask-heads.json, mask-heads.csv and a picture as SVG and PNG
+    ///
+    /// What has been measured is in its mask-heads.jsonl, where a run that was killed goes on.
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    tables: TableArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
@@ -136,15 +145,14 @@ pub(crate) fn run(args: Args) -> Result<()> {
         cells: cells?,
     };
 
-    let mut human = String::new();
+    let mut shown = Shown { tables: vec![report.table()], ..Shown::default() };
     let whole = report.cells.iter().find(|cell| cell.masked == 0);
     if let Some(said) = whole.and_then(|cell| weak("needle", cell.exact.rate, cell.exact.trials)) {
-        writeln!(human, "{said}\n")?;
+        writeln!(shown.before, "{said}\n")?;
     }
-    writeln!(human, "{}", report.table(table_width()))?;
     writeln!(
-        human,
-        "{} prompts a row, {} tokens, 95 % Wilson intervals, {:.0} s on {}",
+        shown.behind,
+        "{} prompts per row, {} tokens, 95 % Wilson intervals, {:.0} s on {}",
         prompts.len(),
         report.length,
         report.seconds,
@@ -152,7 +160,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     )?;
     if let Some(out) = &args.out {
         let files = report.write(out)?;
-        writeln!(human, "{} files in {}", files.len(), out.display())?;
+        writeln!(shown.behind, "{} files in {}", files.len(), out.display())?;
     }
-    args.output.write(&human, &report)
+    args.output.write_tables(&args.tables, &shown, &report)
 }

@@ -5,18 +5,24 @@ use briquette_eval::run::{Merged, Missing, merge};
 
 use crate::{args::resume::ResumeArgs, terminal::output::OutputArgs};
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette merge out/run
+  briquette merge a/results.jsonl b/results.jsonl --out out/both";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder of a run whose shards are joined, or files of results
+    /// Folder of a run whose shards are joined, or files of results
     #[arg(value_name = "DIR|FILE", required = true)]
     paths: Vec<PathBuf>,
-    /// The folder to write results.jsonl into [default: the folder, if one is given]
-    #[arg(long, value_name = "DIR")]
+    /// Folder for results.jsonl [default: the folder, if one is given]
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
-    /// End well although units of the plan are missing
+    /// Exit with 0 although units of the plan are missing
     #[arg(long)]
     partial: bool,
-    /// Join results of other weights, another tokenizer or another configuration
+    /// Accept results of other weights, tokenizers or configurations
     #[arg(long)]
     other_weights: bool,
     #[command(flatten)]

@@ -5,6 +5,7 @@ pub(crate) mod chat;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod compress;
+pub(crate) mod devices;
 pub(crate) mod fidelity;
 pub(crate) mod generate;
 pub(crate) mod man;

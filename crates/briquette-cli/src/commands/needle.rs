@@ -9,7 +9,13 @@ use crate::{
     measure::one_task::{CommonArgs, OneTask},
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette needle
+  briquette needle --policies snapkv,kvzip --budgets 25%,12.5% --lengths 2048 --out out/needle";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     common: CommonArgs,
@@ -32,9 +38,11 @@ pub(crate) struct Args {
     seed: u64,
     #[command(flatten)]
     haystack: HaystackArgs,
-    /// Write into this folder what `briquette run` writes: results.jsonl, where the same command
-    /// goes on, report.html with tables and pictures, and the run file
-    #[arg(long, value_name = "DIR")]
+    /// Folder for results, page and run file
+    ///
+    /// As `briquette run` writes them: results.jsonl, where the same command goes on, report.html,
+    /// and run.toml.
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
 }
 

@@ -8,7 +8,13 @@ use crate::{
     measure::one_task::{CommonArgs, OneTask, text_task},
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette perplexity --policies streaming-llm,h2o --budgets 256
+  briquette perplexity --text book.txt --length 2048";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     common: CommonArgs,
@@ -21,9 +27,11 @@ pub(crate) struct Args {
     /// Tokens predicted behind a prompt
     #[arg(long, value_name = "N", default_value_t = 128)]
     tokens: usize,
-    /// Write into this folder what `briquette run` writes: results.jsonl, where the same command
-    /// goes on, report.html with tables and pictures, and the run file
-    #[arg(long, value_name = "DIR")]
+    /// Folder for results, page and run file
+    ///
+    /// As `briquette run` writes them: results.jsonl, where the same command goes on, report.html,
+    /// and run.toml.
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
 }
 

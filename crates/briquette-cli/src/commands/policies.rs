@@ -1,24 +1,37 @@
 use anyhow::Result;
 use briquette::{Budget, methods};
 use briquette_eval::policy;
-use briquette_report::{methods as methods_table, methods_are_cut};
+use briquette_report::methods as methods_table;
 use serde::Serialize;
 
-use crate::terminal::{
-    output::{OutputArgs, table_width},
-    output_gate::Mark,
+use crate::{
+    args::policy_text::PolicyText,
+    terminal::{
+        output::{OutputArgs, Shown, TableArgs},
+        output_gate::Mark,
+    },
 };
 
 /// The budget in a printed file, to be edited.
 const BUDGET: Budget = Budget::Tokens(256);
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette policies
+  briquette policies snapkv:kernel=15 > mine.toml";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Print the file of this method, ready to edit: NAME, NAME:key=value or FILE
-    #[arg(value_name = "POLICY")]
+    /// Print the policy file of this method, ready to edit
+    ///
+    /// NAME, NAME:key=value or FILE.
+    #[arg(value_name = "POLICY", value_parser = PolicyText, hide_possible_values = true)]
     policy: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    tables: TableArgs,
 }
 
 /// The JSON of all methods.
@@ -32,11 +45,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     args.output.gate_as(mark, policy::inputs(&args.policy))?;
     let Some(text) = &args.policy else {
         let methods = methods();
-        let narrow = "method, protect, schedule and positions are shown with --wide\n";
-        let width = table_width();
-        let left = if methods_are_cut(width) { narrow } else { "" };
-        let human = format!("{}\n{left}", methods_table(&methods, width));
-        return args.output.write(&human, &Listed { methods });
+        let shown = Shown {
+            tables: vec![methods_table(&methods)],
+            behind: "briquette policies NAME prints the settings of one\n".into(),
+            ..Shown::default()
+        };
+        return args.output.write_tables(&args.tables, &shown, &Listed { methods });
     };
     let written = policy::parse(text)?;
     let policy = match policy::is_file(policy::split(text).0) {
@@ -44,5 +58,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         false => written.or_at(BUDGET)?.policy,
     };
     let json: serde_json::Value = serde_json::from_str(&policy.to_json()?)?;
-    args.output.write_plain(&policy.to_toml()?, &json)
+    let described = methods().into_iter().find(|method| method.name == policy.name());
+    let comment = described.map_or_else(String::new, |method| {
+        format!("# {} ({}): {}\n", method.title, method.paper, method.keeps)
+    });
+    args.output.write_plain(&(comment + &policy.to_toml()?), &json)
 }

@@ -5,35 +5,56 @@ use std::{
 
 use anyhow::{Context, Result};
 use briquette_eval::files;
-use briquette_report::html;
+use briquette_report::html::{self, TableFormat};
+use clap::ValueEnum;
 
 use crate::terminal::output::{ForceArgs, note, plain};
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette report out/run
+  briquette report out/run --title \"Needles on a phone\"";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder of the run, with results.jsonl or its shards results-I-of-N.jsonl. Pictures,
-    /// report.csv and tables.md go into DIR/report
+    /// Folder of the run, with results.jsonl or its shards
+    ///
+    /// Pictures, report.csv, differences.csv and tables.md go into DIR/report.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Where the page goes [default: DIR/report.html]
+    /// File of the page [default: DIR/report.html]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The title of the page [default: the models, the tasks and the day]
+    /// Title of the page [default: the models, the tasks and the day]
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
+    /// Also write the tables in this form, as DIR/report/tables.tex
+    #[arg(long, value_enum, help_heading = "Output")]
+    format: Option<Format>,
     #[command(flatten)]
     force: ForceArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Latex,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let inputs = files::results(&args.dir);
     args.force.gate(inputs).report(&args.dir, args.out.as_deref())?;
-    let written = html::write(&args.dir, args.out.as_deref(), args.title.as_deref())?;
+    let format = match args.format {
+        None => TableFormat::Markdown,
+        Some(Format::Latex) => TableFormat::Latex,
+    };
+    let (page, title) = (args.out.as_deref(), args.title.as_deref());
+    let written = html::write_as(format, &args.dir, page, title)?;
     for warning in &written.warnings {
         note(&format!("warning: {warning}"));
     }
     let said = format!(
-        "{}: {} records; report.csv, tables.md and {} pictures in {}",
+        "{}: {} records; report.csv, differences.csv, tables and {} pictures in {}",
         written.page.display(),
         written.records,
         written.pictures.len(),

@@ -9,43 +9,49 @@ use briquette_eval::{
     record::Key,
     run::{Plan, Rescoring, RunFile, Shard, Share, check_folder, read_results},
 };
-use briquette_report::table;
+use briquette_report::table::{Column, Sheet};
 use serde::Serialize;
 
 use crate::{
     args::{
         batch::BatchArgs,
         jobs::JobsArgs,
-        model::{Dtype, open_device},
+        model::{DeviceArgs, Dtype, open_device},
         resume::ResumeArgs,
     },
     measure::measurement::{Measurement, scored_anew},
     terminal::{
-        output::{OutputArgs, note, table_width, with_causes},
+        output::{OutputArgs, Shown, TableArgs, note, with_causes},
         output_gate::Mark,
         progress,
     },
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette run runs/five-policies.toml --dry-run
+  briquette run runs/five-policies.toml";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The run file (.toml)
+    /// Run file (.toml)
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The folder of the results; a run that is there is continued [default: out/ and the name of
-    /// the run file]
-    #[arg(long, value_name = "DIR")]
+    /// Folder of the results [default: out/ and the name of the run file]
+    ///
+    /// A run that is there is continued.
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
-    /// Run one of n parts, the first is 1: 1/4. In a Slurm array
-    /// $((SLURM_ARRAY_TASK_ID+1))/$SLURM_ARRAY_TASK_COUNT
-    #[arg(long, value_name = "i/n")]
+    /// Run one of n parts; the first of four is 1/4
+    ///
+    /// In a Slurm array: $((SLURM_ARRAY_TASK_ID+1))/$SLURM_ARRAY_TASK_COUNT.
+    #[arg(long, value_name = "i/n", help_heading = "Speed")]
     shard: Option<Shard>,
-    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those
-    /// this build has [default: flex, or the first of this build]
-    #[arg(long, value_name = "NAME")]
-    device: Option<String>,
-    /// Data type of weights, activations and cache, above that of the run file
-    #[arg(long, value_enum)]
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Data type of weights, activations and cache, in place of the run file's
+    #[arg(long, value_enum, help_heading = "Model")]
     dtype: Option<Dtype>,
     #[command(flatten)]
     batch: BatchArgs,
@@ -54,22 +60,26 @@ pub(crate) struct Args {
     /// Say what there is to do, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Write the prompts in tokens, a line of JSON each, and do nothing else
+    /// Write the prompts in tokens, one JSON line each, and do nothing else
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     prompts: Option<PathBuf>,
-    /// Go on when a unit fails. It is left out of the results, and tried again by the next run
+    /// Go on when a unit fails; the next run tries it again
     #[arg(long)]
     keep_going: bool,
-    /// Take a profile and results of other weights, another tokenizer or another configuration
-    #[arg(long)]
+    /// Accept a profile and results of other weights, tokenizers or configurations
+    #[arg(long, help_heading = "Model")]
     other_weights: bool,
     #[command(flatten)]
     resume: ResumeArgs,
-    /// Write no page. Without a shard a run ends as `briquette report` does, with DIR/report.html
-    #[arg(long)]
+    /// Write no page at the end
+    ///
+    /// Without a shard a run ends as `briquette report` does, with DIR/report.html.
+    #[arg(long, help_heading = "Output")]
     no_report: bool,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    tables: TableArgs,
 }
 
 /// Damaged samples named on stderr. All are in the JSON.
@@ -117,13 +127,14 @@ pub(crate) fn run(args: Args) -> Result<()> {
         plan: &plan,
         out: Some(out),
         page: args.shard.is_none() && !args.no_report,
-        device: args.device.as_deref(),
+        device: args.device.name(),
         batch: &args.batch,
         jobs: &args.jobs,
         shard: args.shard,
         keep_going: args.keep_going,
         accept: args.resume.accept(args.other_weights),
         output: &args.output,
+        tables: &args.tables,
     };
     measurement.run()
 }
@@ -138,7 +149,7 @@ struct Left {
 /// refuse is refused; a device that this build does not have is said, for it may have been built
 /// elsewhere.
 fn dry_run(args: &Args, file: &RunFile, plan: &Plan, out: &Path) -> Result<()> {
-    match open_device(args.device.as_deref()) {
+    match open_device(args.device.name()) {
         Ok((name, _)) => {
             args.jobs.threads(&name)?;
         }
@@ -164,26 +175,19 @@ fn dry_run(args: &Args, file: &RunFile, plan: &Plan, out: &Path) -> Result<()> {
     }
     let here = |key: &Key| args.shard.is_none_or(|shard| shard.holds(key));
     let shares = plan.shares(here, |key| done.contains(key));
-    let mut table = table::new(table_width());
-    table.set_header(["model", "task", "policy", "budget", "units", "left", "tokens to prefill"]);
-    let sum = |of: fn(&Share) -> usize| shares.iter().map(of).sum::<usize>();
-    let rows = shares.iter().map(|share| {
-        let Share { model, task, policy, budget, units, left, tokens } = share;
-        ([model, task, policy, budget].map(String::as_str), [*units, *left, *tokens])
-    });
-    let all = (
-        ["all", "", "", ""],
-        [sum(|share| share.units), sum(|share| share.left), sum(|share| share.tokens)],
-    );
-    for ([model, task, policy, budget], numbers) in rows.chain([all]) {
-        let texts = [table::left(model), table::left(task), table::left(policy)];
-        let numbers = numbers.map(table::right);
-        table.add_row(texts.into_iter().chain([table::right(budget)]).chain(numbers));
+    let texts = ["model", "task", "policy"].map(Column::left);
+    let numbers = ["budget", "units", "left", "tokens to prefill"].map(Column::right);
+    let mut sheet = Sheet::new(texts.into_iter().chain(numbers));
+    let sum = |of: fn(&Share) -> usize| shares.iter().map(of).sum::<usize>().to_string();
+    for Share { model, task, policy, budget, units, left, tokens } in &shares {
+        let texts = [model, task, policy, budget].map(String::clone);
+        sheet.row(texts.into_iter().chain([units, left, tokens].map(ToString::to_string)));
     }
-    let mut human = String::new();
-    writeln!(human, "{table}")?;
+    let all = [sum(|share| share.units), sum(|share| share.left), sum(|share| share.tokens)];
+    sheet.row(["all", "", "", ""].map(str::to_owned).into_iter().chain(all));
+    let mut shown = Shown { tables: vec![sheet], ..Shown::default() };
     for (key, reason) in plan.unavailable() {
-        writeln!(human, "{}, {} at {}: {reason}", key.model, key.policy, key.budget)?;
+        writeln!(shown.behind, "{}, {} at {}: {reason}", key.model, key.policy, key.budget)?;
     }
-    args.output.write(&human, &Left { shares })
+    args.output.write_tables(&args.tables, &shown, &Left { shares })
 }

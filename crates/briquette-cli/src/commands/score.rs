@@ -7,7 +7,10 @@ use briquette_eval::{
     run::{ScoredRun, Summary},
     score::Scoring,
 };
-use briquette_report::{html, table};
+use briquette_report::{
+    html,
+    table::{Column, Sheet},
+};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
@@ -15,19 +18,26 @@ use crate::{
     error::Error,
     measure::measurement::tables,
     terminal::{
-        output::{OutputArgs, note, table_width},
+        output::{OutputArgs, Shown, TableArgs, note},
         output_gate::Mark,
     },
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette score predictions.jsonl --metric qa-f1,rouge-l
+  briquette score out/run --metric contains-any --out out/rescored";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Predictions, a record each: JSON lines, a JSON array, or a table (.csv) with a header.
-    /// Or the folder of a run, or its results.jsonl: its answers are scored, and nothing is asked
-    /// again
+    /// File of predictions, or folder of a run
+    ///
+    /// Predictions are JSON lines, a JSON array, or a table (.csv) with a header, a record each.
+    /// Of a run, or its results.jsonl, the answers are scored, and nothing is asked again.
     #[arg(value_name = "FILE|DIR")]
     path: PathBuf,
-    /// How they are scored
+    /// Metrics
     #[arg(
         long,
         visible_alias = "metrics",
@@ -37,25 +47,27 @@ pub(crate) struct Args {
         value_parser = metrics()
     )]
     metric: Vec<Metric>,
-    /// The field of a prediction with what was said [default: prediction]
+    /// Field of a prediction with what was said [default: prediction]
     #[arg(long, value_name = "FIELD")]
     prediction: Option<String>,
-    /// The field of a prediction with the right answers: a text, or a list of them [default:
-    /// answers]
+    /// Field of a prediction with the right answers [default: answers]
+    ///
+    /// A text, or a list of texts.
     #[arg(long, value_name = "FIELD")]
     answers: Option<String>,
-    /// The field of a prediction with the labels to choose from, or the false answers, for metrics
-    /// that read them
+    /// Field with the labels to choose from, or the false answers, for metrics that read them
     #[arg(long, value_name = "FIELD")]
     classes: Option<String>,
     /// Leave out records, or lines of results, that cannot be used, and name them
     #[arg(long)]
     skip_damaged: bool,
-    /// A folder for the results of the run with these scores, and for their page
-    #[arg(long, value_name = "DIR")]
+    /// Folder for the results of the run with these scores, and their page
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    tables: TableArgs,
 }
 
 /// Reads the name of a metric.
@@ -87,22 +99,20 @@ fn predictions(args: Args, metrics: &Metrics) -> Result<()> {
     for left_out in &scores.left_out {
         note(&format!("left out: {left_out}"));
     }
-    let mut table = table::new(table_width());
-    table.set_header(["metric", "mean", "95 % interval", "records"]);
+    let mut sheet = Sheet::new([
+        Column::left("metric"),
+        Column::right("mean"),
+        Column::right("95 % interval"),
+        Column::right("records"),
+    ]);
     for (name, estimate) in &scores.metrics {
-        let interval = estimate
-            .interval
-            .map_or_else(|| "-".into(), |[low, high]| format!("[{low:.3}, {high:.3}]"));
-        table.add_row([
-            table::left(name),
-            table::right(format!("{:.3}", estimate.mean)),
-            table::right(interval),
-            table::right(estimate.count),
-        ]);
+        let interval = estimate.interval;
+        let interval = interval.map_or("-".into(), |[low, high]| format!("[{low:.3}, {high:.3}]"));
+        let [mean, count] = [format!("{:.3}", estimate.mean), estimate.count.to_string()];
+        sheet.row([name.to_string(), mean, interval, count]);
     }
-    let mut human = String::new();
-    writeln!(human, "{table}")?;
-    args.output.write(&human, &scores)
+    let shown = Shown { tables: vec![sheet], ..Shown::default() };
+    args.output.write_tables(&args.tables, &shown, &scores)
 }
 
 /// Scores of a run's answers, for programs.
@@ -158,13 +168,16 @@ fn answers(args: &Args, metrics: &Metrics) -> Result<()> {
         missing: scored.missing(),
         summary: scored.summary(),
     };
-    let mut human = tables(&json.summary)?;
-    writeln!(human, "scored by {metrics}; 95 % intervals over samples; nothing was asked again")?;
+    let mut shown = tables(&json.summary)?;
+    writeln!(
+        shown.behind,
+        "scored by {metrics}; 95 % intervals over samples; nothing was asked again"
+    )?;
     if let Some(page) = page {
         for warning in &page.warnings {
             note(&format!("warning: {warning}"));
         }
-        writeln!(human, "a page of it all: {}", page.page.display())?;
+        writeln!(shown.behind, "a page of it all: {}", page.page.display())?;
     }
-    args.output.write(&human, &json)
+    args.output.write_tables(&args.tables, &shown, &json)
 }

@@ -4,7 +4,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use briquette::methods;
 use briquette_eval::{
     environment::Environment,
@@ -12,6 +12,7 @@ use briquette_eval::{
     run::RunFile,
     tune::{Candidate, Material, Plan, Questions, Tuned, Tuning, Unit, variants},
 };
+use briquette_models::ChatTemplate;
 use briquette_report::TuneReport;
 use clap::ValueEnum;
 
@@ -20,18 +21,25 @@ use crate::{
         inputs,
         jobs::JobsArgs,
         model::{Loaded, ModelArgs},
+        policy_text::PolicyText,
         profile::ProfileArgs,
         resume::ResumeArgs,
         text::TextArgs,
     },
     terminal::{
-        output::{OutputArgs, table_width},
+        output::{OutputArgs, Shown, TableArgs},
         output_gate::Mark,
         progress,
     },
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  briquette tune --target-ratio 10% --out tuned.toml
+  briquette generate --file book.txt --policy tuned.toml";
+
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -39,26 +47,40 @@ pub(crate) struct Args {
     profile: ProfileArgs,
     #[command(flatten)]
     text: TextArgs,
-    /// A run file (.toml) whose tasks are asked instead of a text being continued: those that ask
-    /// after the compression. The context is compressed, then the question and its right answer are
-    /// fed, and the distributions of the answer count. Lengths are those of the tasks; models and
-    /// policies of the file are not read
+    /// Run file (.toml) whose query-agnostic tasks are asked instead of a text
+    ///
+    /// The context is compressed, then the question and its right answer are fed, and the
+    /// distributions of the answer count. Lengths are those of the tasks; models and policies of
+    /// the file are not read.
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     tasks: Option<PathBuf>,
-    /// The share of the full cache's bytes that may be kept at the end of a prompt: 0.1 or 10%.
-    /// Positions and scores count, spare room for tokens to come does not. A policy that keeps more
-    /// than 1.05 times the share is shown, marked as over, and not chosen
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    /// Ask the tasks in the chat template of the model, as does `chat = true` of their run file
+    #[arg(long, requires = "tasks")]
+    chat: bool,
+    /// Share of the full cache's bytes that may be kept: 0.1 or 10%
+    ///
+    /// Counted at the end of a prompt: positions and scores too, room for tokens to come not. A
+    /// policy that keeps more than 1.05 times the share is shown, marked as over, and not chosen.
+    #[arg(long, help_heading = "Compression", value_name = "SHARE", value_parser = share)]
     target_ratio: f64,
-    /// Methods of `briquette policies`, each with its own parameters and a few others; a method
-    /// with parameters named, as in `snapkv:kernel=15`, or a policy file (.toml, .json), is taken
-    /// as it is. Budgets are searched for [default: all methods]
-    #[arg(long, visible_alias = "policy", value_name = "NAME|FILE,…", value_delimiter = ',')]
+    /// Methods of `briquette policies`, or policy files [default: all methods]
+    ///
+    /// A method is tried with its own parameters and a few others. With parameters named, as in
+    /// `snapkv:kernel=15`, it is taken as it is, and so is a policy file. Budgets are searched for.
+    #[arg(
+        long,
+        visible_alias = "policy",
+        value_name = "NAME|FILE,…",
+        value_delimiter = ',',
+        value_parser = PolicyText,
+        hide_possible_values = true,
+        help_heading = "Compression"
+    )]
     policies: Vec<String>,
-    /// Unit of budgets: tokens hold the memory however long a prompt grows, a share grows with it
-    #[arg(long, value_enum, default_value_t = UnitArg::Tokens)]
+    /// Unit of budgets: tokens, or a share that grows with the prompt
+    #[arg(long, help_heading = "Compression", value_enum, default_value_t = UnitArg::Tokens)]
     unit: UnitArg,
-    /// Tokens of a prompt of the text, which is compressed
+    /// Tokens per prompt, which is compressed
     #[arg(
         long,
         alias = "prompt",
@@ -70,8 +92,7 @@ pub(crate) struct Args {
     /// Tokens fed behind a prompt, one at a time
     #[arg(long, value_name = "N", default_value_t = 32, conflicts_with = "tasks")]
     tokens: usize,
-    /// Prompts of the last round, from different places of the text, or questions at most; earlier
-    /// rounds have fewer
+    /// Prompts or questions of the last round; earlier rounds have fewer
     #[arg(long, alias = "windows", value_name = "N", default_value_t = 18)]
     samples: usize,
     /// Seed of the order in which prompts are used, and of the tasks
@@ -79,14 +100,17 @@ pub(crate) struct Args {
     seed: u64,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// The policy file to write (.toml). What has been measured waits in FILE.partial, where a run
-    /// that was killed goes on
-    #[arg(long, value_name = "FILE")]
+    /// Policy file to write (.toml)
+    ///
+    /// What has been measured waits in FILE.partial, where a run that was killed goes on.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     out: PathBuf,
     #[command(flatten)]
     resume: ResumeArgs,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    tables: TableArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -109,12 +133,19 @@ pub(crate) fn run(args: Args) -> Result<()> {
     for candidate in &mut candidates {
         candidate.policy = profiles.attached_or_reason(candidate.policy.clone())?;
     }
-    let Loaded { model, tokenizer, device, dtype, other_weights, .. } = loaded;
+    let Loaded { model, tokenizer, dir, device, dtype, other_weights, .. } = loaded;
     let (text, questions);
     let mut skipped = Vec::new();
     let (material, prompt, tokens, windows) = match &args.tasks {
         Some(path) => {
-            questions = Questions::read(path, &tokenizer, args.seed)?;
+            let chat = args.chat || RunFile::read(path)?.models.iter().any(|model| model.chat);
+            let template = match chat {
+                true => Some(ChatTemplate::load(&dir)?.with_context(|| {
+                    format!("the model in {} has no chat template", dir.display())
+                })?),
+                false => None,
+            };
+            questions = Questions::read(path, &tokenizer, template.as_ref(), args.seed)?;
             skipped.extend_from_slice(questions.skipped());
             let windows = args.samples.min(questions.count());
             let (longest, behind) = (questions.longest(), questions.most_behind());
@@ -169,12 +200,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
         refused,
     };
 
-    let mut human = String::new();
-    skipped.iter().try_for_each(|line| writeln!(human, "Left out: {line}"))?;
+    let mut shown = Shown::default();
+    skipped.iter().try_for_each(|line| writeln!(shown.before, "Left out: {line}"))?;
     if report.has_rows() {
-        writeln!(human, "{}", report.table(table_width()))?;
+        shown.tables.push(report.table());
         writeln!(
-            human,
+            shown.behind,
             "{}; {:.0} s on {}",
             report.method(),
             report.seconds,
@@ -185,23 +216,23 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let refusals = report.refusals();
     if !refusals.is_empty() {
         writeln!(
-            human,
+            shown.behind,
             "\nCannot hold {target} % of the full cache, positions and scores counted, spare room not:"
         )?;
-        refusals.iter().try_for_each(|line| writeln!(human, "  {line}"))?;
+        refusals.iter().try_for_each(|line| writeln!(shown.behind, "  {line}"))?;
     }
     let Some(best) = report.ranked.first() else {
         journal.remove()?;
-        args.output.write(&human, &report)?;
+        args.output.write_tables(&args.tables, &shown, &report)?;
         bail!("no policy holds {target} % of the full cache at {} tokens", report.plan.prompt);
     };
     let file = format!("{}\n{}", report.comment(), best.policy.to_toml()?);
     files::write(&args.out, file)?;
     journal.remove()?;
-    writeln!(human)?;
-    report.verdict().iter().try_for_each(|line| writeln!(human, "{line}"))?;
-    writeln!(human, "The policy is in {}", args.out.display())?;
-    args.output.write(&human, &report)
+    writeln!(shown.behind)?;
+    report.verdict().iter().try_for_each(|line| writeln!(shown.behind, "{line}"))?;
+    writeln!(shown.behind, "The policy is in {}", args.out.display())?;
+    args.output.write_tables(&args.tables, &shown, &report)
 }
 
 /// The run file of tasks, and the files that it names.

@@ -1,6 +1,10 @@
 //! A run file measured: its results, their table, and the page.
 
-use std::{fmt::Write, path::PathBuf};
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Result, bail};
 use briquette_eval::{
@@ -19,7 +23,7 @@ use crate::{
     args::{batch::BatchArgs, jobs::JobsArgs, model::open_device},
     terminal::{
         interrupt,
-        output::{OutputArgs, note, note_fallbacks, plain, table_width},
+        output::{OutputArgs, Shown, TableArgs, bytes, note, note_fallbacks, plain},
         progress,
     },
 };
@@ -39,6 +43,7 @@ pub(crate) struct Measurement<'a> {
     pub(crate) keep_going: bool,
     pub(crate) accept: Accept,
     pub(crate) output: &'a OutputArgs,
+    pub(crate) tables: &'a TableArgs,
 }
 
 /// JSON that a run writes for programs.
@@ -79,9 +84,14 @@ impl Measurement<'_> {
             bar.set_length(progress.tokens as u64);
             bar.set_position(progress.tokens_done as u64);
             let count = format!("{} of {} units", progress.done, progress.all);
+            let left = progress.left.map(progress::spoken);
+            bar.set_prefix(left.map_or_else(|| "measuring".into(), |left| left + " to go"));
             match progress.key {
                 None => {
-                    bar.reset_eta();
+                    let left = progress.all - progress.done;
+                    if left > 0 && bar.message().is_empty() {
+                        note(&self.header(&name, runner.threads, left));
+                    }
                     bar.set_message(count);
                 }
                 Some(Key { policy, budget, task, .. }) => {
@@ -116,15 +126,15 @@ impl Measurement<'_> {
             left_out: plan.skipped.clone(),
             summary: Summary::new(plan, &results),
         };
-        let mut human = report.text(&name)?;
+        let mut shown = report.shown(&name)?;
         if let (true, Some(out)) = (self.page, &kept) {
             let written = html::write(out, None, None)?;
             for warning in &written.warnings {
                 note(&format!("warning: {warning}"));
             }
-            writeln!(human, "a page of it all: {}", written.page.display())?;
+            writeln!(shown.behind, "a page of it all: {}", written.page.display())?;
         }
-        self.output.write(&human, &report)?;
+        self.output.write_tables(self.tables, &shown, &report)?;
         if !failures.is_empty() {
             for failure in &report.failed {
                 note(&format!("failed: {failure}"));
@@ -135,10 +145,35 @@ impl Measurement<'_> {
     }
 }
 
+impl Measurement<'_> {
+    /// A line before long work: models, device and units.
+    fn header(&self, device: &str, threads: usize, units: usize) -> String {
+        let models = self.file.models.iter().map(|model| {
+            let size = usize::try_from(weights_bytes(&model.dir)).unwrap_or(usize::MAX);
+            format!("{}, {}", model.label(), bytes(size))
+        });
+        let threads = if threads == 1 { String::new() } else { format!(", {threads} threads") };
+        let models = models.collect::<Vec<_>>().join("; ");
+        format!("{models}; {device}{threads}; {units} units")
+    }
+}
+
+/// Bytes of the files of weights of a model.
+fn weights_bytes(model: &Path) -> u64 {
+    let is_weights = |path: &Path| {
+        path.extension().is_some_and(|ending| ending == "safetensors" || ending == "gguf")
+    };
+    let entries = fs::read_dir(model).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files = entries.filter(|path| is_weights(path)).chain([model.to_owned()]);
+    let sizes = files.filter_map(|path| fs::metadata(path).ok()).filter(fs::Metadata::is_file);
+    sizes.map(|file| file.len()).sum()
+}
+
 impl Report {
     /// The result for people.
-    fn text(&self, device: &str) -> Result<String> {
-        let mut text = tables(&self.summary)?;
+    fn shown(&self, device: &str) -> Result<Shown> {
+        let mut shown = tables(&self.summary)?;
+        let text = &mut shown.behind;
         if !self.left_out.is_empty() {
             writeln!(text, "{} damaged samples were left out", self.left_out.len())?;
         }
@@ -155,21 +190,20 @@ impl Report {
             Some(results) => writeln!(text, "; results in {results}")?,
             None => writeln!(text)?,
         }
-        Ok(text)
+        Ok(shown)
     }
 }
 
 /// The tables of a run for people, behind what casts doubt on them.
-pub(crate) fn tables(of: &Summary) -> Result<String> {
-    let mut text = String::new();
+pub(crate) fn tables(of: &Summary) -> Result<Shown> {
+    let mut shown = Shown { tables: summary(of), ..Shown::default() };
     for warning in of.warnings() {
-        writeln!(text, "{warning}\n")?;
+        writeln!(shown.before, "{warning}\n")?;
     }
-    writeln!(text, "{}", summary(of, table_width()))?;
     for Unavailable { model, policy, budget, reason } in &of.unavailable {
-        writeln!(text, "{model}, {policy} at {budget}: {reason}")?;
+        writeln!(shown.behind, "{model}, {policy} at {budget}: {reason}")?;
     }
-    Ok(text)
+    Ok(shown)
 }
 
 /// A note on results whose metrics have changed.

@@ -18,7 +18,10 @@ use crate::{
     },
     error::Error,
     measure::measurement::Measurement,
-    terminal::{output::OutputArgs, progress},
+    terminal::{
+        output::{OutputArgs, TableArgs},
+        progress,
+    },
 };
 
 /// Options that all of these commands have.
@@ -36,6 +39,8 @@ pub(crate) struct CommonArgs {
     resume: ResumeArgs,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    tables: TableArgs,
 }
 
 /// A command with what it measures.
@@ -63,7 +68,7 @@ pub(crate) struct OneTask<'a> {
 impl OneTask<'_> {
     /// Measures it, as `briquette run` measures its run file.
     pub(crate) fn run(self) -> Result<()> {
-        let CommonArgs { model, batch, jobs, resume, output, .. } = self.common;
+        let CommonArgs { model, batch, jobs, resume, output, tables, .. } = self.common;
         let file = self.file()?;
         let results = self.out.map_or_else(Vec::new, files::results);
         let mut gate = output.gate([file.inputs(), results].concat())?;
@@ -90,6 +95,7 @@ impl OneTask<'_> {
             keep_going: false,
             accept: resume.accept(other_weights),
             output,
+            tables,
         };
         measurement.run()
     }

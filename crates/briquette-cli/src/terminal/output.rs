@@ -8,7 +8,11 @@ use std::{
 use anyhow::{Context, Result};
 use briquette::ops::Fallback;
 use briquette_eval::{files, steering::steers};
-use briquette_report::Marked;
+use briquette_report::{
+    Marked,
+    table::{Form, Sheet},
+};
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::terminal::output_gate::{Mark, OutputGate};
@@ -41,8 +45,10 @@ pub(crate) fn verbosity() -> Verbosity {
 /// Where results go.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OutputArgs {
-    /// Write the result as JSON too; `-` is stdout, and what is for people then goes to stderr
-    #[arg(long, value_name = "FILE")]
+    /// Write the result as JSON too; `-` is stdout
+    ///
+    /// With `-`, everything for people goes to stderr.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     json: Option<PathBuf>,
     #[command(flatten)]
     force: ForceArgs,
@@ -58,9 +64,10 @@ impl OutputArgs {
 /// Whether files of others may be overwritten.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ForceArgs {
-    /// Overwrite files that briquette did not write. Files that the command reads are never
-    /// overwritten
-    #[arg(long)]
+    /// Overwrite files that briquette did not write
+    ///
+    /// Files that the command reads are never overwritten.
+    #[arg(long, help_heading = "Output")]
     force: bool,
 }
 
@@ -119,6 +126,33 @@ impl OutputArgs {
         }
     }
 
+    /// As [`write`](Self::write), of a result with tables.
+    pub(crate) fn write_tables(
+        &self,
+        tables: &TableArgs,
+        shown: &Shown,
+        result: &impl Serialize,
+    ) -> Result<()> {
+        let form = tables.form();
+        let written = shown.tables(form);
+        let Shown { before, behind, .. } = shown;
+        match (tables.format, form) {
+            (Format::Json, _) if !self.json_on_stdout() => {
+                self.write("", result)?;
+                note(&format!("{before}{written}{behind}"));
+                stdout(&json(&Marked::new(result))?)
+            }
+            (_, Form::Tsv | Form::Markdown) => {
+                [before, behind]
+                    .into_iter()
+                    .filter(|text| !text.is_empty())
+                    .for_each(|text| note(text));
+                self.write(&written, result)
+            }
+            _ => self.write(&format!("{before}{written}{behind}"), result),
+        }
+    }
+
     /// The stream for people, for text that comes bit by bit.
     pub(crate) fn stream(&self) -> Stream {
         match self.json_on_stdout() {
@@ -170,28 +204,68 @@ impl Stream {
     }
 }
 
-/// Set once, before a command runs.
-static WIDE: OnceLock<bool> = OnceLock::new();
+/// How the tables of a command are written.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TableArgs {
+    /// Form of the tables
+    ///
+    /// All but `table` write everything else to stderr.
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    format: Format,
+    /// Show all columns, wider than the terminal
+    #[arg(long, help_heading = "Output")]
+    wide: bool,
+}
 
-/// Sets whether tables may be wider than the terminal.
-pub(crate) fn lay_out(wide: bool) {
-    let _ = WIDE.set(wide);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    #[default]
+    Table,
+    Tsv,
+    Markdown,
+    /// As `--json -`
+    Json,
+}
+
+/// Columns of a table where it goes to a file or another program.
+const PIPED: u16 = 100;
+
+impl TableArgs {
+    /// The form of the tables, where they are not JSON.
+    fn form(&self) -> Form {
+        match self.format {
+            Format::Tsv => Form::Tsv,
+            Format::Markdown => Form::Markdown,
+            Format::Table | Format::Json if self.wide => Form::Ruled(None),
+            Format::Table | Format::Json => Form::Ruled(Some(columns())),
+        }
+    }
 }
 
 /// Columns that tables are to fit into: those of the terminal that results go to, by `COLUMNS` or
-/// itself; `None` where there is none, or where they may be wider.
-pub(crate) fn table_width() -> Option<u16> {
-    if WIDE.get().is_some_and(|wide| *wide) {
-        return None;
-    }
+/// itself.
+fn columns() -> u16 {
     let named = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    named.or_else(|| {
+    named.unwrap_or_else(|| {
         let terminal = console::Term::stdout();
-        if !terminal.is_term() {
-            return None;
-        }
-        terminal.size_checked().map(|(_, columns)| columns)
+        let size = terminal.is_term().then(|| terminal.size_checked()).flatten();
+        size.map_or(PIPED, |(_, columns)| columns)
     })
+}
+
+/// A result for people: tables, and what is said before and behind them.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    pub(crate) before: String,
+    pub(crate) tables: Vec<Sheet>,
+    pub(crate) behind: String,
+}
+
+impl Shown {
+    fn tables(&self, form: Form) -> String {
+        let tables = self.tables.iter().map(|sheet| sheet.write(form));
+        tables.collect::<Vec<_>>().join("\n")
+    }
 }
 
 /// Writes text to stdout. A reader who has gone is an error as any other.

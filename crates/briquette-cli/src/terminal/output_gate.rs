@@ -124,7 +124,8 @@ impl OutputGate {
         let folder = dir.join("report");
         files::check_dir(&folder)?;
         let own = carries(&folder.join("tables.md"), Mark::Tables);
-        self.present(&folder, own, &["report.csv", "tables.md", "*.svg", "*.png"])?;
+        let names = ["report.csv", "differences.csv", "tables.md", "tables.tex", "*.svg", "*.png"];
+        self.present(&folder, own, &names)?;
         match page {
             Some(page) => self.file(page, Mark::Page),
             None => self.new_file(&dir.join("report.html"), Mark::Page),

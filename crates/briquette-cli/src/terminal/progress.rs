@@ -8,6 +8,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::terminal::output::{Verbosity, note, plain, verbosity};
 
+/// Between two drawings: the time that has gone shows that a long unit is at work.
+const TICK: Duration = Duration::from_millis(500);
+
 /// Between two lines where stderr is no terminal.
 const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -30,14 +33,15 @@ fn lines(bar: &ProgressBar, interval: Duration, write: impl Fn(&str) + Send + 's
             thread::sleep(interval);
             let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) else { return };
             let gone = bar.elapsed().as_secs();
-            let message = bar.message();
+            let (message, left) = (bar.message(), bar.prefix());
             write(&match bar.length() {
                 Some(length) if length > 0 => {
                     let percent = 100.0 * bar.position() as f64 / length as f64;
-                    format!(
-                        "{percent:.0} %, {gone} s gone, {} s to go  {message}",
-                        bar.eta().as_secs()
-                    )
+                    let left = match left.is_empty() {
+                        true => format!("{} s to go", bar.eta().as_secs()),
+                        false => left,
+                    };
+                    format!("{percent:.0} %, {gone} s gone, {left}  {message}")
                 }
                 _ => format!("{message}, {gone} s gone"),
             });
@@ -67,26 +71,40 @@ impl Drop for Spinner {
     }
 }
 
+/// A time as people say it, in its two largest units.
+pub(crate) fn spoken(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) if minutes < 10 => format!("{minutes} min {seconds} s"),
+        (0, minutes, _) => format!("{minutes} min"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
 /// A bar over `total` steps.
 pub(crate) fn bar(total: usize) -> ProgressBar {
     let bar = shown(ProgressBar::new(total as u64));
     // The template is fixed, so the default style is never needed.
     if let Ok(style) = ProgressStyle::with_template(
-        "{bar:30} {pos}/{len} prompts, {elapsed} gone, {eta} to go  {msg}",
+        "{bar:20} {pos}/{len} prompts, {elapsed} gone, {eta} to go  {wide_msg}",
     ) {
         bar.set_style(style);
     }
+    bar.enable_steady_tick(TICK);
     bar
 }
 
-/// A bar over tokens, of which units of different length take a part each.
+/// A bar over tokens, of which units of different length take a part each. Its prefix is the time
+/// that is left.
 pub(crate) fn units(tokens: usize) -> ProgressBar {
     let bar = shown(ProgressBar::new(tokens as u64));
     if let Ok(style) =
-        ProgressStyle::with_template("{bar:30} {percent} %, {elapsed} gone, {eta} to go  {msg}")
+        ProgressStyle::with_template("{bar:20} {percent} %, {elapsed} gone, {prefix}  {wide_msg}")
     {
         bar.set_style(style);
     }
+    bar.enable_steady_tick(TICK);
     bar
 }
 
@@ -95,6 +113,12 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    #[test]
+    fn times_are_said_in_two_units() {
+        let spoken = [7, 67, 667, 7_320].map(|seconds| super::spoken(Duration::from_secs(seconds)));
+        assert_eq!(spoken, ["7 s", "1 min 7 s", "11 min", "2 h 2 min"]);
+    }
 
     #[test]
     fn a_log_gets_a_line_in_each_interval_until_the_bar_is_gone() {
