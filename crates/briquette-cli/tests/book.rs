@@ -10,7 +10,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Beginnings of lines that call other programs; `.ci/full` runs those that need neither a GPU nor
 /// a cluster.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
     ".ci/full",
     ".ci/test",
     "$T ",
@@ -18,6 +18,7 @@ const OTHERS: [&str; 14] = [
     "T=",
     "apt-get ",
     "cargo build ",
+    "cargo install ",
     "cargo nextest ",
     "cargo run --bin train-ember",
     "cargo test ",
@@ -135,7 +136,9 @@ fn clone() -> tempfile::TempDir {
         copy(&format!("runs/{name}"), &format!("runs/{name}"));
     }
     copy("docs/src/glossary.md", "docs/src/glossary.md");
-    copy("examples/harbour.txt", "examples/harbour.txt");
+    for text in ["examples/harbour.txt", "examples/lantern.txt"] {
+        copy(text, text);
+    }
     copy("docs/src/glossary.md", "TEXT");
     for text in ["FILE", "frankenstein.txt", "the-war-of-the-worlds.txt"] {
         copy("crates/briquette-eval/assets/haystack.txt", text);
@@ -145,6 +148,13 @@ fn clone() -> tempfile::TempDir {
     fs::write(at("said.jsonl"), "{\"prediction\":\"a\",\"answers\":[\"a\"]}\n").unwrap();
     let run = "name = \"five\"\n[[models]]\ndir = \"models/ember-7m\"\n[[tasks.needle]]\nlengths = [192]\ndepths = [50]\nsamples = 1\n";
     fs::write(at("five.toml"), run).unwrap();
+    // The files of the tutorial.
+    let tutorial = fs::read_to_string(Path::new(ROOT).join("docs/src/evaluate.md")).unwrap();
+    let run = tutorial.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+    fs::write(at("questions.toml"), run.unwrap()).unwrap();
+    let text = fs::read_to_string(at("examples/harbour.txt")).unwrap();
+    let question = serde_json::json!({ "text": text, "question": "?", "answers": ["4178205"] });
+    fs::write(at("questions.jsonl"), format!("{question}\n")).unwrap();
     dir
 }
 
@@ -207,6 +217,45 @@ fn every_command_runs() {
     assert!(ran.len() > 12, "{ran:#?}");
 }
 
+/// Runs a line that asks the embedded model, as the page has it, and gives what it says.
+fn asked(dir: &Path, line: &str) -> (String, String) {
+    let (_, rest) = line.split_once(" -- ").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
+        .args(words(rest))
+        .args(["--device", "flex", "--dtype", "f32"])
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let [said, report] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(output.status.success(), "{line}: {report}");
+    (said, report)
+}
+
+/// README's lines on one text and two questions say what stands behind them.
+#[test]
+fn the_readme_says_what_its_commands_do() {
+    let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
+    let dir = clone();
+    let mut right = Vec::new();
+    for line in readme.lines().filter(|line| line.starts_with("cargo run ")) {
+        let (command, remark) = line.split_once("  # ").unwrap_or((line, ""));
+        if !command.contains("harbour") {
+            continue;
+        }
+        let (said, _) = asked(dir.path(), command);
+        if let Some((answer, verdict)) = remark.split_once(": ") {
+            assert_eq!(said.trim(), answer, "{line}");
+            let first = command.contains("generate --file");
+            let hidden = if first { "4178205" } else { "9035172" };
+            assert_eq!(answer == hidden, verdict == "right", "{line}");
+            right.push(answer == hidden);
+        }
+    }
+    assert_eq!(right, [true, false, true]);
+}
+
 /// The page that a newcomer reads first shows what its commands print: the number that the text
 /// hides, or that it is lost, and the cache it took.
 #[test]
@@ -217,17 +266,7 @@ fn the_first_question_is_answered() {
     let found = [true, true, false, false];
     assert_eq!(asking.len(), found.len());
     for (line, found) in asking.into_iter().zip(found) {
-        let (_, rest) = line.split_once(" -- ").unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
-            .args(words(rest))
-            .args(["--device", "flex", "--dtype", "f32"])
-            .current_dir(ROOT)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let (said, report) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{line}: {report}");
+        let (said, report) = asked(Path::new(ROOT), line);
         assert_eq!(said == "4178205\n", found, "{line} says {said}");
         let steady = |part: &&str| part.starts_with("policy ") || part.starts_with("cache ");
         for part in report.lines().filter(|part| found && steady(part)) {
