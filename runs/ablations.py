@@ -4,6 +4,8 @@
     python runs/ablations.py docs/src/results/stages out/stages/results.jsonl
     python runs/ablations.py --protection docs/src/results/protection out/protection-window/results.jsonl out/protection-ends/results.jsonl
 
+Without results `--add` writes the table of a committed CSV anew.
+
 A score is the mean of the tasks with the 95 % interval of that mean, as in `leaderboard.py`. `ablations.csv` has the numbers of the papers and
 what rows are called, in the order of the table; a policy that it lacks comes behind under its label. With `--protection` each file is a column,
 beside the same methods as published, from the leaderboard's CSV.
@@ -16,6 +18,9 @@ from pathlib import Path
 from leaderboard import cells, mean, read_csv, share, write_csv
 
 HERE = Path(__file__).parent
+
+
+QUESTION = {"before": "query-aware", "after": "query-agnostic"}
 
 
 def scored(tasks):
@@ -45,7 +50,7 @@ def table(run, found):
     policies = list(dict.fromkeys(policy for _, policy, *_ in found))
     rows = named(run, policies)
     paper = any(number for *_, number in rows)
-    head = [""] + ["paper"] * paper + [f"{budget}, asked {ask}" if len(asks) > 1 else budget for ask, budget in columns] + ["kept"]
+    head = [""] + ["paper"] * paper + [f"{budget}, {QUESTION[ask]}" if len(asks) > 1 else budget for ask, budget in columns] + ["kept"]
     lines = []
     for policy, name, number in rows:
         at = {(ask, budget): tasks for (_, of, budget, ask), tasks in found.items() if of == policy}
@@ -72,7 +77,7 @@ def protection(runs, published):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="without its ending; its name is that of the run")
-    parser.add_argument("results", type=Path, nargs="+")
+    parser.add_argument("results", type=Path, nargs="*")
     parser.add_argument("--add", action="store_true", help="keep the cells of the CSV that none of the results has")
     parser.add_argument("--protection", action="store_true")
     args = parser.parse_args()

@@ -5,6 +5,9 @@
     python runs/leaderboard.py --plot docs/src/images/leaderboard-smollm2 docs/src/results/leaderboard-smollm2 …
     python runs/leaderboard.py --add docs/src/results/leaderboard-smollm2 …
     python runs/leaderboard.py --tasks docs/src/results/leaderboard-tasks out/leaderboard-tasks/results.jsonl
+    python runs/leaderboard.py --beside docs/src/results/leaderboard
+
+Without results `--add` writes the table of a committed CSV anew, and `--beside` the table of both models from the results in its folder.
 
 A score is the mean of the tasks, which have equally many prompts. Brackets are 95 % intervals of that mean, from the Wilson interval of each
 task (Donner and Zou, 2012). *Kept* is what the cache holds after the answer over what a full cache would, without the room for tokens to come;
@@ -81,7 +84,7 @@ def share(budget):
 
 
 def table(found):
-    """Policies down, budgets across, best first by the mean over the budgets; what is asked before stands beside by name."""
+    """Policies down, budgets across, best first by the mean over the budgets. Rows are query-agnostic unless they say otherwise."""
     whole = max(prompts for tasks in found.values() for prompts, *_ in tasks.values())
     tasks = {task for cell in found.values() for task in cell}
     complete = {cell: all(of.get(task, [0])[0] == whole for task in tasks) for cell, of in found.items()}
@@ -90,7 +93,7 @@ def table(found):
     for cell in found:
         if complete[cell]:
             _, policy, budget, ask = cell
-            name = policy if ask == "after" or policy == "full" else f"{policy}, question known"
+            name = policy if ask == "after" or policy == "full" else f"{policy}, query-aware"
             rows.setdefault(name, {})[budget] = mean(found[cell])
     order = sorted(rows, key=lambda name: (name != "full", -sum(row[0] for row in rows[name].values()) / len(rows[name]), name))
     lines = ["| method | " + " | ".join(["no budget", *budgets]) + " | kept |", "|---|" + "---:|" * (len(budgets) + 1) + "---|"]
@@ -105,6 +108,80 @@ def table(found):
         kept = ", ".join(f"{rows[name][budget][3]:.0%}" for budget in ["-", *budgets] if budget in rows[name])
         method, _, rest = name.partition(",")
         lines.append(f"| `{method}`{',' + rest if rest else ''} | " + " | ".join(shown) + f" | {kept} |")
+    return "\n".join(lines) + "\n"
+
+
+def quarter(csv_path):
+    """Scores at a quarter of the cache, or without a budget, and kept shares, by policy and time of the question."""
+    return {(policy, ask): mean(tasks) for (_, policy, budget, ask), tasks in read_csv(csv_path).items() if budget in ("25%", "-")}
+
+
+def of_samples(path):
+    """Mean scores by policy and time of the question, of a CSV with a line a sample."""
+    scores = {}
+    for row in csv.DictReader(path.open()):
+        scores.setdefault((row["policy"], row["ask"]), []).append(float(row["score"]))
+    return {cell: sum(each) / len(each) for cell, each in scores.items()}
+
+
+def of_report(path, task, budget):
+    """Scores of a task at a budget, query-aware, of a report's CSV."""
+    rows = csv.DictReader(path.open())
+    rows = [row for row in rows if (row["task"], row["ask"], row["measure"]) == (task, "before", "score") and row["budget"] in (budget, "-")]
+    return {plain(row["policy"]): float(row["mean"]) for row in rows}
+
+
+def of_short(path):
+    """The cells of the table of short prompts by policy and head."""
+    head, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in path.open() if line.startswith("|")]
+    return {plain(row[0].strip("`")): dict(zip(head, row)) for row in rows}
+
+
+def plain(label):
+    return label.removesuffix(":kernel=15")
+
+
+def beside(folder):
+    """Both models at a quarter of the cache, all lengths, query-agnostic and query-aware; then other budgets for the best."""
+    smollm2, ember = quarter(folder / "leaderboard-smollm2"), quarter(folder / "leaderboard-ember")
+    shorter, short = of_samples(folder / "real-model-methods.csv"), of_short(folder / "short-prompts.md")
+    aware = [of_report(folder / "all-methods.csv", f"needle in {length}", f"{length // 4}") for length in (512, 1024)]
+    aware.append(of_report(folder / "all-methods-long.csv", "needle in 4096", "1024"))
+    methods = {policy for policy, _ in smollm2}
+
+    def score(found):
+        return "" if found is None else f"{found:.2f}" if isinstance(found, float) else f"{found[0]:.2f}"
+
+    def row(method):
+        at = short.get(method, {})
+        kept = f"{smollm2[method, 'after'][3]:.0%}"
+        cells = [shorter.get((method, "after")), shorter.get((method, "before")), smollm2.get((method, "after")), smollm2.get((method, "before"))]
+        cells = [score(cell) for cell in cells]
+        cells += [at.get("needle in 512", ""), score(aware[0].get(method)), at.get("needle in 1024", ""), score(aware[1].get(method))]
+        cells += [score(ember.get((method, "after"))), score(aware[2].get(method))]
+        return [f"`{method}`", kept, *cells]
+
+    heads = ["SmolLM2, 1,024: agnostic", "aware", "SmolLM2, 4,096: agnostic", "aware", "ember, 512: agnostic", "aware"]
+    heads += ["ember, 1,024: agnostic", "aware", "ember, 4,096: agnostic", "aware"]
+    order = sorted(methods, key=lambda method: (method != "full", -smollm2[method, "after"][0], -ember[method, "after"][0], method))
+    lines = ["| method | kept | " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) + 1) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row(method)) + " |" for method in order]) + "\n"
+
+
+def budgets(folder):
+    """Methods that keep half of the full cache's score at a quarter on SmolLM2, at the other budgets and 4,096 tokens, on both models."""
+    models = [read_csv(folder / f"leaderboard-{model}") for model in ("smollm2", "ember")]
+    shares = ["75%", "50%", "12.5%"]
+    found = [{(policy, ask, budget): mean(tasks)[0] for (_, policy, budget, ask), tasks in model.items()} for model in models]
+    least = found[0]["full", "after", "-"] / 2
+    rows = [(ask, policy) for policy, ask, budget in found[0] if budget == "25%" and found[0][policy, ask, budget] >= least]
+    rows.sort(key=lambda row: (row[0], -sum(found[0][row[1], row[0], budget] for budget in shares)))
+    lines = ["| method | " + " | ".join(f"{name}{budget}" for name in ("SmolLM2: ", "ember: ") for budget in shares) + " |"]
+    lines.append("|---" + "|---:" * (2 * len(shares)) + "|")
+    for ask, policy in rows:
+        cells = [scores.get((policy, ask, budget)) for scores in found for budget in shares]
+        name = f"`{policy}`" + (", query-aware" if ask == "before" else "")
+        lines.append("| " + " | ".join([name, *("" if cell is None else f"{cell:.2f}" for cell in cells)]) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -172,7 +249,12 @@ def main():
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--named", nargs="*", default=["compresskv-headkv", "kvzip", "compactor", "leverage", "keydiff-adakv", "streaming-llm", "snapkv"])
     parser.add_argument("--tasks", action="store_true", help="the full cache by task and model")
+    parser.add_argument("--beside", action="store_true", help="both models side by side, from the results beside the table")
     args = parser.parse_args()
+    if args.beside:
+        args.out.with_suffix(".md").write_text(beside(args.out.parent))
+        args.out.with_name(f"{args.out.name}-budgets.md").write_text(budgets(args.out.parent))
+        return
     found = cells(args.results)
     if args.add:
         found = {**read_csv(args.out), **found}

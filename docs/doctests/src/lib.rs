@@ -15,6 +15,12 @@ macro_rules! pages {
 
 pages! {
     start: "start.md",
+    speed: "speed.md",
+    papers: "papers.md",
+    memory: "memory.md",
+    troubleshooting: "troubleshooting.md",
+    faq: "faq.md",
+    fields: "evaluate/fields.md",
     add_to_your_model: "add-to-your-model.md",
     position_encodings: "position-encodings.md",
     prompts: "prompts.md",
@@ -84,11 +90,7 @@ pages! {
     glossary: "glossary.md",
     test_it: "test-it.md",
     leaderboard: "leaderboard.md",
-    short_prompts: "short-prompts.md",
-    real_model: "real-model.md",
     reliability: "reliability.md",
-    speed_of_papers: "speed-of-papers.md",
-    measured_results: "measured-results.md",
     what_does_not_work_yet: "what-does-not-work-yet.md",
 }
 

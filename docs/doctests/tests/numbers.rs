@@ -95,7 +95,7 @@ fn short_prompts_have_the_policies_of_their_run() {
         let changes = changes.filter(|change| *change != "schedule.prefill=first-prompt");
         ran.insert(format!("`{}`", [vec![name], changes.collect()].concat().join(":")));
     }
-    let board = read("short-prompts.md");
+    let board = read("results/short-prompts.md");
     let shown: BTreeSet<String> = table(&board).1.iter().map(|row| row[0].to_owned()).collect();
     assert_eq!(shown, ran);
 }

@@ -272,19 +272,17 @@ fn every_crate_is_listed() {
     let folders = fs::read_dir(root().join("crates")).unwrap();
     let folders = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let crates: Vec<String> = folders.map(|name| format!("crates/{name}")).collect();
-    for page in [BUILT, "README.md"] {
-        let text = read(page);
-        let lines = text.lines().zip(1..);
-        let lines = lines.skip_while(|(line, _)| !line.starts_with("crates/briquette "));
-        let mut listed = Vec::new();
-        for (line, number) in lines.take_while(|(line, _)| *line != "```") {
-            let path = line.split_whitespace().next().unwrap_or_default();
-            assert!(root().join(path).exists(), "{page}:{number}: there is no `{path}`");
-            listed.push(path);
-        }
-        for folder in &crates {
-            assert!(listed.contains(&folder.as_str()), "{page}: `{folder}` is not listed");
-        }
+    let text = read(BUILT);
+    let lines = text.lines().zip(1..);
+    let lines = lines.skip_while(|(line, _)| !line.starts_with("crates/briquette "));
+    let mut listed = Vec::new();
+    for (line, number) in lines.take_while(|(line, _)| *line != "```") {
+        let path = line.split_whitespace().next().unwrap_or_default();
+        assert!(root().join(path).exists(), "{BUILT}:{number}: there is no `{path}`");
+        listed.push(path);
+    }
+    for folder in &crates {
+        assert!(listed.contains(&folder.as_str()), "{BUILT}: `{folder}` is not listed");
     }
 }
 

@@ -47,7 +47,7 @@ use crate::common::{check::Check, processors::known_processors, tile::support::m
 /// Weights may be K-major too, the transpose of a matrix `[outputs, inputs]` in memory, as
 /// checkpoints have them: what a lane loads of an output are the numbers of its registers as they
 /// lie, and 16 outputs are a tile of so few that a cube has all of its sums: one launch, no parts.
-/// That was faster than the other way for 1, 16, 64 and more rows (see the book).
+/// That was faster than the other way for 1, 16, 64 and more rows (see `docs/lab/kernels.md`).
 ///
 /// On CubeCL 0.12 (`next/burn-0.23.patch`) and Hopper, K-major weights of more than 8 rows are
 /// multiplied by 128 units together, 64 rows and up to 256 outputs at a time, from shared memory,
