@@ -45,21 +45,70 @@ const NEEDLE: [&str; 11] = [
 #[test]
 fn tables_fit_the_terminal_and_are_whole_where_asked_for() {
     for args in [&["policies"][..], &NEEDLE] {
-        for columns in ["80", "120"] {
-            let shown = stdout(Some(columns), args);
+        for (columns, width) in [(Some("80"), 80), (None, 100), (Some("120"), 120)] {
+            let shown = stdout(columns, args);
             let table: Vec<&str> =
                 shown.lines().filter(|line| line.contains(['│', '┆', '╞', '┌'])).collect();
-            let width: usize = columns.parse().unwrap();
-            assert!(widest(&table.join("\n")) <= width, "{columns}: {shown}");
+            assert!(widest(&table.join("\n")) <= width, "{columns:?}: {shown}");
             assert!(shown.contains("tova"), "{shown}");
         }
-        let whole = stdout(None, args);
-        assert!(widest(&whole) > 120, "{whole}");
         let wide = stdout(Some("80"), &[args, &["--wide"]].concat());
-        assert_eq!(widest(&wide), widest(&whole));
+        assert!(widest(&wide) > 100 && !wide.contains("(--wide shows"), "{wide}");
     }
     let narrow = stdout(Some("80"), &["policies"]);
-    assert!(narrow.contains("--wide") && !narrow.contains("positions  "), "{narrow}");
+    assert!(narrow.contains("(--wide shows paper too)"), "{narrow}");
+    // A number and its interval are whole, or the interval is left out.
+    let narrow = stdout(Some("80"), &NEEDLE);
+    for line in narrow.lines().filter(|line| line.contains(" tova ")) {
+        assert_eq!(line.matches('[').count(), line.matches(']').count(), "{narrow}");
+    }
+}
+
+#[test]
+fn tables_are_for_programs_too() {
+    let of = |format: &str| stdout(Some("80"), &[&NEEDLE[..], &["--format", format]].concat());
+    let tsv = of("tsv");
+    let lines: Vec<Vec<&str>> = tsv.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(lines.len(), 3, "{tsv}");
+    assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{tsv}");
+    assert!(lines[0].contains(&"query-aware") && lines[2].contains(&"tova"), "{tsv}");
+    let markdown = of("markdown");
+    assert!(markdown.lines().all(|line| line.starts_with('|')), "{markdown}");
+    let json: serde_json::Value = serde_json::from_str(&of("json")).unwrap();
+    assert!(json["rows"].is_array(), "{json}");
+}
+
+#[test]
+fn devices_and_version_say_what_was_built() {
+    let devices = stdout(None, &["devices"]);
+    assert!(devices.contains("flex") && devices.contains("ready"), "{devices}");
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(None, &["devices", "--json", "-"])).unwrap();
+    assert_eq!(json["devices"][0]["name"], "flex");
+    let version = stdout(None, &["--version"]);
+    assert!(version.contains("Burn ") && version.contains("flex"), "{version}");
+}
+
+#[test]
+fn help_is_short_or_has_examples() {
+    for command in ["generate", "needle", "run", "tune", "chat"] {
+        let (short, long) = (stdout(None, &[command, "-h"]), stdout(None, &[command, "--help"]));
+        assert!(short.lines().count() < 70 && !short.contains("Examples:"), "{short}");
+        assert!(long.contains("Examples:\n  briquette "), "{long}");
+        assert!(long.contains("Output:\n"), "{long}");
+    }
+}
+
+#[test]
+fn the_environment_names_model_and_device() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
+    command.args(["generate", "--prompt", "It"]).env("BRIQUETTE_DEVICE", "abacus");
+    let error = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    assert!(error.contains("abacus"), "{error}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
+    command.args(["generate", "--prompt", "It"]).env("BRIQUETTE_MODEL", "no/such/model");
+    let error = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    assert!(error.contains("no/such/model"), "{error}");
 }
 
 #[test]
@@ -85,6 +134,8 @@ fn shells_and_manual_know_every_command() {
         let script = stdout(None, &["completions", shell]);
         assert!(commands.iter().all(|command| script.contains(command)), "{shell}");
     }
+    let bash = stdout(None, &["completions", "bash"]);
+    assert!(bash.contains("streaming-llm"), "methods are completed");
     let page = stdout(None, &["man"]);
     assert!(page.contains(".TH briquette") && commands.iter().all(|name| page.contains(name)));
     let dir = tempfile::tempdir().unwrap();
@@ -94,6 +145,9 @@ fn shells_and_manual_know_every_command() {
         let file = out.join(format!("briquette-{command}.1"));
         let page = fs::read_to_string(file).unwrap();
         assert!(page.contains(".TH ") && page.contains(command), "{page}");
+        for section in [".SH \"EXIT STATUS\"", ".SH FILES", ".SH ENVIRONMENT"] {
+            assert!(page.contains(section), "{command}: {section}");
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use briquette_eval::{
     tasks::{Question, Sample, Task, Turn},
 };
 use briquette_models::Tokenizer;
+use briquette_report::table::Form;
 
 /// The days that have a number, in the form that the embedded model was trained on.
 const DAYS: [(&str, &str); 4] =

@@ -45,7 +45,7 @@ The results of a run, a line per sample. The same command goes on from there.
 .TP
 report.html
 The page of a run.
-.SH EXIT STATUS
+.SH \"EXIT STATUS\"
 .TP
 0
 Done.

@@ -19,6 +19,7 @@ use briquette_eval::{
 use briquette_report::{html, summary};
 use serde::Serialize;
 
+use super::first_answers::FirstAnswers;
 use crate::{
     args::{batch::BatchArgs, jobs::JobsArgs, model::open_device},
     terminal::{
@@ -80,13 +81,14 @@ impl Measurement<'_> {
             note(&scored_anew(task, *count));
         }
         let bar = progress::units(0);
+        let mut first_answers = FirstAnswers::default();
         let executed = execute(plan, &mut results, &runner, |progress| {
             bar.set_length(progress.tokens as u64);
             bar.set_position(progress.tokens_done as u64);
             let count = format!("{} of {} units", progress.done, progress.all);
             let left = progress.left.map(progress::spoken);
             bar.set_prefix(left.map_or_else(|| "measuring".into(), |left| left + " to go"));
-            match progress.key {
+            match progress.record {
                 None => {
                     let left = progress.all - progress.done;
                     if left > 0 && bar.message().is_empty() {
@@ -94,7 +96,11 @@ impl Measurement<'_> {
                     }
                     bar.set_message(count);
                 }
-                Some(Key { policy, budget, task, .. }) => {
+                Some(record) => {
+                    let Key { policy, budget, task, .. } = &record.key;
+                    if let Some(warning) = first_answers.add(record) {
+                        bar.suspend(|| note(&warning));
+                    }
                     let at_work = format!("{count}, {task}, {policy} {budget}");
                     bar.set_message(plain(&at_work).into_owned());
                 }

@@ -111,7 +111,7 @@ pub struct Progress<'a> {
     /// Tokens of all.
     pub tokens: usize,
     /// The last that was done; `None` at the start.
-    pub key: Option<&'a Key>,
+    pub record: Option<&'a Record>,
     /// Time until the units of this model are done, once one is.
     pub left: Option<Duration>,
 }
@@ -130,7 +130,8 @@ pub fn execute(
     mut on_unit: impl FnMut(Progress<'_>),
 ) -> Result<Executed> {
     let here = |key: &Key| runner.shard.is_none_or(|shard| shard.holds(key));
-    let mut so_far = Progress { done: 0, all: 0, tokens_done: 0, tokens: 0, key: None, left: None };
+    let mut so_far =
+        Progress { done: 0, all: 0, tokens_done: 0, tokens: 0, record: None, left: None };
     for unit in plan.units().filter(|unit| here(&unit.key)) {
         results.check(unit)?;
         so_far.all += 1;
@@ -189,11 +190,12 @@ pub fn execute(
                                 }
                                 pace.add(unit, record.seconds);
                                 let fingerprint = unit.fingerprint.clone();
-                                results.push(&Line { record, fingerprint })?;
+                                let line = Line { record, fingerprint };
+                                results.push(&line)?;
                                 so_far.done += 1;
                                 so_far.tokens_done += unit.tokens;
-                                let left = pace.left();
-                                on_unit(Progress { key: Some(&unit.key), left, ..so_far });
+                                let (record, left) = (Some(&line.record), pace.left());
+                                on_unit(Progress { record, left, ..so_far });
                             }
                         }
                         Err(error) if runner.keep_going && !error.is_interrupt() => {

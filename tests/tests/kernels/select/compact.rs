@@ -278,7 +278,7 @@ fn compact_refuses_what_does_not_fit() {
     let value = |what, found, expected| wrong_value("compact", what, found, expected);
     let four = [3; 4];
     for Backend { ref device, .. } in kernel_backends() {
-        let refused = |change: &dyn Fn(&mut Entries)| call(&device, change, 3, &four);
+        let refused = |change: &dyn Fn(&mut Entries)| call(device, change, 3, &four);
         let narrow = |x: &Tensor<4>| x.clone().narrow(2, 0, 5);
         assert_eq!(
             refused(&|it| it.values = narrow(&it.values)),
@@ -295,14 +295,14 @@ fn compact_refuses_what_does_not_fit() {
             refused(&|it| it.tracks = track(3, 6)),
             value("the heads of tracks", 3, "a multiple of 2")
         );
-        let nothing = Selection::of_heads(&[[0_usize; 0]; 4], 2, &device);
+        let nothing = Selection::of_heads(&[[0_usize; 0]; 4], 2, device);
         assert_eq!(
-            compact(case.entries(&device), &nothing).unwrap_err(),
+            compact(case.entries(device), &nothing).unwrap_err(),
             value("the most entries kept", 0, "at least 1")
         );
         let plain = &|_: &mut Entries| ();
-        assert_eq!(call(&device, plain, 3, &[3; 3]), value("the length of counts", 3, "4"));
-        assert_eq!(call(&device, plain, 3, &[3, 3, 4, 3]), value("counts", 4, "at most 3"));
+        assert_eq!(call(device, plain, 3, &[3; 3]), value("the length of counts", 3, "4"));
+        assert_eq!(call(device, plain, 3, &[3, 3, 4, 3]), value("counts", 4, "at most 3"));
     }
     let plain = &|_: &mut Entries| ();
     let error = call(&host(), plain, 3, &four);

@@ -275,7 +275,7 @@ fn select_from_long_rows() {
 fn select_takes_scores_as_they_lie() {
     for Backend { ref device, .. } in kernel_backends() {
         let case = Case::new(2, 3, noise(1, 6 * 700), 99);
-        let scores = case.tensor(&device);
+        let scores = case.tensor(device);
         let wide = Tensor::cat(vec![scores.zeros_like(), scores.clone(), scores.ones_like()], 2);
         case.check(&wide.narrow(2, 700, 700));
         let turned = scores.clone().permute([2, 1, 0]).add_scalar(0.0).permute([2, 1, 0]);
@@ -293,7 +293,7 @@ fn select_takes_scores_as_they_lie() {
         let mut half = case.clone();
         half.scores.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32());
         if device.supports_dtype(DType::F16) {
-            half.check(&half.tensor(&device).cast(DType::F16));
+            half.check(&half.tensor(device).cast(DType::F16));
         }
     }
 }
@@ -331,7 +331,7 @@ fn select_finds_nan_when_asked() {
         // Row 1 has two before its entries, which do not matter.
         case.scores[0] = 1.0;
         case.scores[399] = 1.0;
-        let scores = case.tensor(&device);
+        let scores = case.tensor(device);
         let kernels = Kernels::default();
         let error = OpError::NotANumber { operation: "select", count: 3 };
         assert_eq!(kernels.select(case.input(&scores, true)).unwrap_err(), error);
@@ -350,7 +350,7 @@ fn select_finds_nan_when_asked() {
 fn select_of_nothing() {
     for Backend { ref device, .. } in all_backends() {
         let mut case = Case::new(2, 2, noise(1, 4 * 5), 0);
-        let scores = case.tensor(&device);
+        let scores = case.tensor(device);
         for keep in [0, 3] {
             case.keep = vec![keep; 4];
             case.held = vec![if keep == 0 { 5 } else { 0 }; 4];
