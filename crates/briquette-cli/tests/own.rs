@@ -123,7 +123,7 @@ fn profiles_and_tables_are_made_in_any_form_and_not_mixed() {
         let args: Vec<&str> = args.into_iter().chain(sizes.split(' ')).collect();
         briquette(&args)
     };
-    for (form, task) in [("ember", "needle "), ("ruler", "needle-ruler ")] {
+    for (form, task) in [("ember", "needle\n"), ("ruler", "needle-ruler\n")] {
         let output = compare(form);
         let shown = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && shown.contains(task), "{shown}");

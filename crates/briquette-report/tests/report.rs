@@ -162,7 +162,7 @@ fn numbers_are_those_worked_out_by_hand() {
         // In pairs -½ and -¾: t is -5 with 1 degree, p 0.1257, twice that of two policies.
         "### tiny, query-aware: over full\n",
         " -0.62 [-2.21, +0.96], p = 0.251 |\n",
-        // 0, -1, 0, 0: spread 0.5, error 0.25, Student's quantile of 3 degrees 3.18; one has changed.
+        // 0, -1, 0, 0: spread 0.5, error 0.25, Student's quantile of 3 degrees 3.18; one changed.
         "| `snapkv` | -0.25 [-1.04, +0.54], p = 1.000 |\n",
         "<details><summary>Pairs</summary>\n\n### tiny, query-aware: pairs\n",
         "| `h2o vs snapkv` | -0.12 [-4.89, +4.64], p = 0.795 |\n",

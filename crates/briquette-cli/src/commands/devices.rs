@@ -40,8 +40,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let state = error.as_deref().unwrap_or("ready").to_owned();
         sheet.row([(*name).to_owned(), state, memory.unwrap_or_else(|| "-".into())]);
     }
-    let behind =
-        "Other backends are features of the build: --features wgpu, vulkan, metal, cuda, rocm\n";
+    let behind = "Backends that are not listed are features of the build, as in --features wgpu\n";
     let shown = Shown { tables: vec![sheet], behind: behind.into(), ..Shown::default() };
     args.output.write_tables(&args.tables, &shown, &Devices { devices })
 }

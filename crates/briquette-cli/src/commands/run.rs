@@ -9,7 +9,7 @@ use briquette_eval::{
     record::Key,
     run::{Plan, Rescoring, RunFile, Shard, Share, check_folder, read_results},
 };
-use briquette_report::table::{Column, Sheet};
+use briquette_report::table::{Column, Rank, Sheet};
 use serde::Serialize;
 
 use crate::{
@@ -175,9 +175,10 @@ fn dry_run(args: &Args, file: &RunFile, plan: &Plan, out: &Path) -> Result<()> {
     }
     let here = |key: &Key| args.shard.is_none_or(|shard| shard.holds(key));
     let shares = plan.shares(here, |key| done.contains(key));
-    let texts = ["model", "task", "policy"].map(Column::left);
+    let headings = ["model", "task"].map(|head| Column::left(head).ranked(Rank::Heading));
+    let texts = headings.into_iter().chain([Column::left("policy")]);
     let numbers = ["budget", "units", "left", "tokens to prefill"].map(Column::right);
-    let mut sheet = Sheet::new(texts.into_iter().chain(numbers));
+    let mut sheet = Sheet::new(texts.chain(numbers));
     let sum = |of: fn(&Share) -> usize| shares.iter().map(of).sum::<usize>().to_string();
     for Share { model, task, policy, budget, units, left, tokens } in &shares {
         let texts = [model, task, policy, budget].map(String::clone);

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{
     collect::Collected,
     key::{Column, FULL, Row, Unit},
-    measure::{Measure, Measures, over},
+    measure::{Measure, Measures, are_alike, mean_difference, over},
 };
 use crate::files::Text;
 
@@ -134,7 +134,7 @@ impl Differences {
 impl Difference {
     fn of(policies: [&str; 2], differences: &[f64]) -> Option<Self> {
         let p = p(differences);
-        let (estimate, policies) = (mean(differences), policies.map(str::to_owned));
+        let (estimate, policies) = (mean_difference(differences), policies.map(str::to_owned));
         (!differences.is_empty()).then_some(Self { policies, estimate, p, corrected: p })
     }
 
@@ -170,16 +170,6 @@ fn values<'a>(
     };
     let here = all.iter().filter(|(unit, _)| units.is_none_or(|units| units.contains(*unit)));
     Some(here.map(|(unit, value)| (unit, *value)).collect())
-}
-
-fn are_alike(differences: &[f64]) -> bool {
-    differences.windows(2).all(|pair| pair[0] == pair[1])
-}
-
-/// The mean with Student's interval. Where all are alike they have no spread, and so no interval.
-pub(super) fn mean(differences: &[f64]) -> Estimate {
-    let known = Estimate::of(differences);
-    Estimate { interval: known.interval.filter(|_| !are_alike(differences)), ..known }
 }
 
 /// The p-value of no difference: of the paired t test; of the sign test where differences have no
@@ -268,7 +258,7 @@ mod tests {
         let spread = [0.5, 0.1, 0.3];
         assert_eq!(p(&spread), student(0.3 / (0.04_f64 / 3.0).sqrt(), 2));
         // Without a spread t would be infinite.
-        assert_eq!((p(&[0.5; 3]), mean(&[0.5; 3]).interval), (sign(3, 0), None));
+        assert_eq!((p(&[0.5; 3]), mean_difference(&[0.5; 3]).interval), (sign(3, 0), None));
         assert_eq!((p(&[0.5]), p(&[])), (1.0, 1.0));
     }
 

@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use super::{
     collect::{Collected, Scores},
-    differences,
     key::{Column, Methods, Row, Unit, method},
 };
 use crate::{files::Text, plot::short};
@@ -219,7 +218,7 @@ impl Measures {
                 measures.add(at(Measure::Nats), Estimate::of(&values(&texts.by_unit)));
                 if let Some(full) = collected.texts.get(&row.full()).and_then(|all| all.get(task)) {
                     let over = over(&texts.by_unit, &full.by_unit);
-                    measures.add(at(Measure::NatsOverFull), differences::mean(&over));
+                    measures.add(at(Measure::NatsOverFull), mean_difference(&over));
                 }
             }
         }
@@ -388,4 +387,14 @@ fn values(of: &BTreeMap<Unit, f64>) -> Vec<f64> {
 /// Differences on the samples that both have.
 pub(super) fn over<U: Ord>(these: &BTreeMap<U, f64>, full: &BTreeMap<U, f64>) -> Vec<f64> {
     these.iter().filter_map(|(unit, value)| Some(value - full.get(unit)?)).collect()
+}
+
+/// The mean with Student's interval. Where all are alike they have no spread, and so no interval.
+pub(super) fn mean_difference(differences: &[f64]) -> Estimate {
+    let known = Estimate::of(differences);
+    Estimate { interval: known.interval.filter(|_| !are_alike(differences)), ..known }
+}
+
+pub(super) fn are_alike(differences: &[f64]) -> bool {
+    differences.windows(2).all(|pair| pair[0] == pair[1])
 }

@@ -112,8 +112,8 @@ pub(super) fn k_major(client: &Client, rows: usize, outputs: usize) -> LinearKMa
 /// Blueprint of [`super::tiles`] for so many rows of `x`, and cubes per multiprocessor.
 pub(super) fn tiles(rows: usize, inputs: usize, k_major: bool) -> (LinearTilesBlueprint, usize) {
     let long = if inputs.is_multiple_of(2 * STEP) { 2 * STEP } else { STEP };
-    // Found on an H200, see `docs/lab/kernels.md`. A plane's 64 × 64 sums are half of its registers.
-    // Rows of weights that are K-major are the longer the steps are.
+    // Found on an H200, see `docs/lab/kernels.md`. A plane's 64 × 64 sums are half of its
+    // registers. Rows of weights that are K-major are the longer the steps are.
     match (rows <= 64, k_major) {
         (true, false) => {
             let step = STEP;
