@@ -123,7 +123,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.out.extension().is_none_or(|ending| ending != "toml") {
         bail!("{}: the name of a policy file must end in .toml", args.out.display());
     }
-    let others = [args.text.inputs(), tasks_inputs(args.tasks.as_deref())?].concat();
+    let tasks = args.tasks.as_deref().map(RunFile::read).transpose()?;
+    let task_files = tasks.as_ref().map_or_else(Vec::new, RunFile::inputs);
+    let others = [args.text.inputs(), task_files, args.tasks.iter().cloned().collect()].concat();
     let inputs = inputs::of(&args.model, &args.profile, &args.policies, others);
     args.output.gate(inputs)?.new_file(&args.out, Mark::Tuned)?;
     let mut candidates = candidates(&args.policies)?;
@@ -136,16 +138,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let Loaded { model, tokenizer, dir, device, dtype, other_weights, .. } = loaded;
     let (text, questions);
     let mut skipped = Vec::new();
-    let (material, prompt, tokens, windows) = match &args.tasks {
-        Some(path) => {
-            let chat = args.chat || RunFile::read(path)?.models.iter().any(|model| model.chat);
+    let (material, prompt, tokens, windows) = match &tasks {
+        Some(file) => {
+            let chat = args.chat || file.models.iter().any(|model| model.chat);
             let template = match chat {
                 true => Some(ChatTemplate::load(&dir)?.with_context(|| {
                     format!("the model in {} has no chat template", dir.display())
                 })?),
                 false => None,
             };
-            questions = Questions::read(path, &tokenizer, template.as_ref(), args.seed)?;
+            questions = Questions::read(file, &tokenizer, template.as_ref(), args.seed)?;
             skipped.extend_from_slice(questions.skipped());
             let windows = args.samples.min(questions.count());
             let (longest, behind) = (questions.longest(), questions.most_behind());
@@ -233,14 +235,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
     report.verdict().iter().try_for_each(|line| writeln!(shown.behind, "{line}"))?;
     writeln!(shown.behind, "The policy is in {}", args.out.display())?;
     args.output.write_tables(&args.tables, &shown, &report)
-}
-
-/// The run file of tasks, and the files that it names.
-fn tasks_inputs(tasks: Option<&Path>) -> Result<Vec<PathBuf>> {
-    let Some(path) = tasks else { return Ok(Vec::new()) };
-    let mut all = RunFile::read(path)?.inputs();
-    all.push(path.into());
-    Ok(all)
 }
 
 /// The policies to try, each once. A bare name of a method stands for its variants.

@@ -168,8 +168,13 @@ impl RunFile {
         paths.filter(|path| path.exists()).collect()
     }
 
+    /// The name of the file, without folders.
+    pub(crate) fn file_name(&self) -> String {
+        files::last(&self.origin)
+    }
+
     /// Error of the file as such.
-    pub(super) fn error(&self, message: String) -> Error {
+    pub(crate) fn error(&self, message: String) -> Error {
         Error::RunFile { path: self.origin.clone(), message }
     }
 

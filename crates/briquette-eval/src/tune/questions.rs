@@ -1,10 +1,8 @@
-use std::path::Path;
-
 use briquette_models::{ChatTemplate, Tokenizer};
 
 use super::prompt::Prompt;
 use crate::{
-    Error, Result, files, fingerprint,
+    Result, fingerprint,
     run::{ChatForm, Planned, RunFile, Work},
     tasks::{Question, Sample, Turn},
 };
@@ -22,19 +20,19 @@ impl Questions {
     /// chat template if there is one. The same seed gives the same questions.
     ///
     /// # Errors
-    /// Errors of [`RunFile::read`] and the tasks, [`Error::RunFile`] where no task asks after the
-    /// compression, or a sample has no context or no answer, and [`Error::Setting`] for a template
-    /// that does not write out what is said.
+    /// Errors of the tasks, [`Error::RunFile`](crate::Error::RunFile) where no task asks after the
+    /// compression, or a sample has no context or no answer, and
+    /// [`Error::Setting`](crate::Error::Setting) for a template that does not write out what is
+    /// said.
     pub fn read(
-        path: &Path,
+        file: &RunFile,
         tokenizer: &Tokenizer,
         template: Option<&ChatTemplate>,
         seed: u64,
     ) -> Result<Self> {
         let form = template.map(|template| ChatForm::new(template, tokenizer)).transpose()?;
-        let fail = |message: String| Error::RunFile { path: path.into(), message };
         let (mut labels, mut prompts, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
-        for Planned { label, work } in RunFile::read(path)?.planned() {
+        for Planned { label, work } in file.planned() {
             let Work::Ask { task, ask } = work else { continue };
             if !ask.contains(&Question::After) {
                 continue;
@@ -47,7 +45,7 @@ impl Questions {
                 let nothing = || {
                     let id = &sample.id;
                     let reason = "it has no context to compress, or no answer to compare";
-                    fail(format!("task `{label}`, sample `{id}`: {reason}"))
+                    file.error(format!("task `{label}`, sample `{id}`: {reason}"))
                 };
                 prompts.push(prompt(sample, tokenizer)?.ok_or_else(nothing)?);
             }
@@ -56,10 +54,10 @@ impl Questions {
         }
         if prompts.is_empty() {
             let reason = "no task asks after the compression: add one with `ask = [\"after\"]`";
-            return Err(fail(format!("{reason}, as [[tasks.needle]]")));
+            return Err(file.error(format!("{reason}, as [[tasks.needle]]")));
         }
-        let file = files::last(path);
-        Ok(Self { name: format!("{file}: {}", labels.join(", ")), prompts, skipped })
+        let name = format!("{}: {}", file.file_name(), labels.join(", "));
+        Ok(Self { name, prompts, skipped })
     }
 
     /// The name of the file and those of its tasks.
