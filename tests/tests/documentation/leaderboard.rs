@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::read;
 
 /// Scores of the real model by policy, budget and time of the question: the mean of the tasks.
-fn scores() -> BTreeMap<(String, String, String), f64> {
+pub(super) fn scores() -> BTreeMap<(String, String, String), f64> {
     let mut found: BTreeMap<_, Vec<f64>> = BTreeMap::new();
     for line in read("docs/src/results/leaderboard-smollm2.csv").lines().skip(1) {
         let [_, policy, budget, ask, _, _, score, ..] = line.split(',').collect::<Vec<&str>>()[..]

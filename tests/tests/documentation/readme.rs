@@ -1,5 +1,8 @@
 //! Every number of the README is one of the code or of a result.
 
+use std::collections::BTreeSet;
+
+use super::leaderboard::scores;
 use crate::read;
 
 /// Numbers that are written as words; before a [unit](UNITS) they are measured.
@@ -38,18 +41,13 @@ fn with_comma(number: usize) -> String {
     }
 }
 
-/// A column of each row of the leaderboard with these cells.
-fn leaderboard<'a>(table: &'a str, policy: &str, budget: &str, column: usize) -> Vec<&'a str> {
-    let rows = table.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
-    let rows = rows.filter(|row| row[1] == policy && row[2] == budget && row[3] == "after");
-    rows.map(|row| row[column]).collect()
-}
-
-/// The mean of the tasks, as the page has it.
-fn score(table: &str, policy: &str, budget: &str) -> String {
-    let scores = leaderboard(table, policy, budget, 6);
-    let sum: f64 = scores.iter().map(|score| score.parse::<f64>().unwrap()).sum();
-    format!("{:.2}", sum / scores.len() as f64)
+/// Prompts of each cell of the leaderboard.
+fn prompts() -> String {
+    let table = read("docs/src/results/leaderboard-smollm2.csv");
+    let prompts: BTreeSet<&str> =
+        table.lines().skip(1).map(|line| line.split(',').nth(5).unwrap()).collect();
+    assert_eq!(prompts.len(), 1, "{prompts:?}");
+    prompts.into_iter().collect()
 }
 
 /// The phrases of the README that hold a number, with the numbers of their sources.
@@ -59,16 +57,19 @@ fn phrases() -> Vec<String> {
     let version = between("Cargo.toml", "[workspace.package]\nversion = \"", "\"");
     let length = between("runs/leaderboard.toml", "\nlengths = [", "]").parse().unwrap();
     let length = with_comma(length);
-    let table = read("docs/src/results/leaderboard-smollm2.csv");
-    let prompts = leaderboard(&table, "full", "-", 5)[0];
+    let scores = scores();
+    let score = |policy: &str, budget: &str| {
+        format!("{:.2}", scores[&(policy.into(), budget.into(), "after".into())])
+    };
+    let prompts = prompts();
     vec![
         format!("KV-cache compression for [Burn](https://burn.dev) {}.", minor(&burn)),
         format!("Rust {rust} or later"),
         format!(
             "with `compactor` at 25 %, SmolLM2-135M finds {} of the numbers hidden in {length} \
              tokens; with the full cache it finds {}",
-            score(&table, "compactor", "25%"),
-            score(&table, "full", "-"),
+            score("compactor", "25%"),
+            score("full", "-"),
         ),
         format!("SmolLM2-135M, {length} tokens, {prompts} prompts per task and cell"),
         format!("Version {},", minor(&version)),
