@@ -359,13 +359,14 @@ impl Terminal {
         fs::write(&template, TEMPLATE).unwrap();
         // The id of the chat comes first, and how it left the terminal last. `script` may end
         // before it has passed on what was written last, so the shell waits until that was read.
+        // A Ctrl-C for the chat comes to the shell too, of which dash would die.
         let command = format!(
-            "sh -c 'echo id $$; exec {} chat --device flex --template {} {args}'; code=$?; stty -a; read -r seen; exit $code",
+            "trap : INT; sh -c 'echo id $$; exec {} chat --device flex --template {} {args}'; code=$?; stty -a; read -r seen; exit $code",
             env!("CARGO_BIN_EXE_briquette"),
             template.display()
         );
         let mut script = Command::new("script");
-        script.args(["-qefc", &command, "/dev/null"]).env("TERM", "xterm");
+        script.args(["-qefc", &command, "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh");
         script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = script.spawn().unwrap();
         let mut stdout = child.stdout.take().unwrap();
