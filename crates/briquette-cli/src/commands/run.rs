@@ -142,7 +142,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 #[derive(Serialize)]
 struct Left {
     shares: Vec<Share>,
-    /// What is left takes about so long, by model; empty without the device.
+    /// Seconds that the rest takes, about, by model; empty without the device.
     seconds: BTreeMap<String, f64>,
 }
 

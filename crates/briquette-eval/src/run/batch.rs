@@ -126,10 +126,10 @@ pub(super) fn batches<'a>(
     batches
 }
 
-/// Batches in rounds of so many policies at most: first those in which the full cache answers the
+/// Batches in rounds of at most so many policies: first those in which the full cache answers the
 /// first prompts of a task, which say whether the others say anything, then in the order of the
-/// first batch of each. A batch is a round by itself whose prompt comes in chunks, or whose policy starts from a prefix or does
-/// not attend to a prompt as others do, and whatever asks nothing.
+/// first batch of each. A batch is a round by itself whose prompt comes in chunks, or whose policy
+/// starts from a prefix or does not attend to a prompt as others do, and whatever asks nothing.
 pub(super) fn rounds<'a>(
     plan: &ModelPlan,
     tasks: &[Planned],

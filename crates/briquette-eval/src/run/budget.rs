@@ -21,7 +21,8 @@ pub(super) enum RunBudget {
 const HELD: &str = "held ";
 
 impl RunBudget {
-    /// What a policy is checked with: of a share of the bytes, the same share of the tokens.
+    /// The budget that a policy is checked with: for a share of the bytes, the same share of the
+    /// tokens.
     pub(super) fn budget(self) -> Budget {
         match self {
             Self::Given(budget) => budget,
