@@ -3,9 +3,9 @@
 //!
 //! 1. Every candidate (a method with its [parameters](variants())) gets the largest
 //!    [budget](crate::fidelity::largest()) whose cache keeps no more than the target share of the
-//!    full cache's bytes, measured at the end of a prompt: positions and scores count, spare room for tokens to
-//!    come does not. Those that keep more than 1.05 times the share are named with it, and not
-//!    chosen.
+//!    full cache's bytes, measured at the end of a prompt: positions and scores count, spare room
+//!    for tokens to come does not. Those that keep more than 1.05 times the share are named with
+//!    it, and not chosen.
 //! 2. [Successive halving](rounds()) (Jamieson and Talwalkar, 2016) by thirds: all candidates on a
 //!    few windows of the text, the best third on three times as many, and so on.
 //! 3. Candidates are ranked by their mean KL(full ‖ compressed) over windows; how sure the order is
