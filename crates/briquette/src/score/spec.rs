@@ -13,41 +13,42 @@ built_in! {
     ScorerSpec: Scorer {
         Recency,
         AccumulatedAttention,
-        RobustAttention,
+        #[serde(rename = "roco")]
+        RoCo,
         WindowAttention,
         WindowVariance,
         GlobalLocal,
-        #[serde(alias = "key-norm")]
         Knorm,
-        #[serde(rename = "keydiff", alias = "key-difference")]
+        #[serde(rename = "keydiff")]
         KeyDiff,
         Random,
-        #[serde(rename = "lagkv", alias = "lag-relative")]
+        #[serde(rename = "lagkv")]
         LagKv,
-        #[serde(rename = "curdkv", alias = "cur")]
+        #[serde(rename = "curdkv")]
         CurDkv,
         Leverage,
         ChunkAttention,
         Compactor,
         ExpectedAttention,
-        #[serde(rename = "capkv", alias = "capacity")]
+        #[serde(rename = "capkv")]
         CapKv,
-        #[serde(alias = "redundancy")]
         RKv,
-        ReconstructionAttention,
-        DropError,
-        #[serde(alias = "query-direction")]
+        #[serde(rename = "kvzip")]
+        KvZip,
+        #[serde(rename = "dropkv")]
+        DropKv,
         QFilter,
-        #[serde(rename = "triattention", alias = "trigonometric")]
+        #[serde(rename = "triattention")]
         TriAttention,
         QuestionAttention,
-        RereadAttention,
+        #[serde(rename = "kvcompose")]
+        KvCompose,
     } around {
-        #[serde(rename = "chunkkv", alias = "whole-chunks")]
+        #[serde(rename = "chunkkv")]
         ChunkKv,
         EntropyGated,
         BlockWise,
-        #[serde(rename = "criticalkv", alias = "critical")]
+        #[serde(rename = "criticalkv")]
         CriticalKv,
     }
 }
