@@ -85,7 +85,6 @@ pages! {
     evaluate_metrics: "evaluate/metrics.md",
     evaluate_fidelity: "evaluate/fidelity.md",
     evaluate_tune: "evaluate/tune.md",
-    train_ember: "train-ember.md",
     how_it_is_built: "how-it-is-built.md",
     glossary: "glossary.md",
     test_it: "test-it.md",

@@ -23,8 +23,16 @@ fn read(path: &str) -> String {
 }
 
 /// Folders of Rust code, from the root of the repository.
-const FOLDERS: [&str; 7] =
-    ["benches", "crates", "docs/doctests", "examples", "fuzz", "kernels-cubecl", "tests"];
+const FOLDERS: [&str; 8] = [
+    "benches",
+    "crates",
+    "docs/doctests",
+    "examples",
+    "fuzz",
+    "kernels-cubecl",
+    "models/ember-7m/train",
+    "tests",
+];
 
 /// The paths of all Rust files, from the root of the repository.
 fn sources() -> Vec<String> {

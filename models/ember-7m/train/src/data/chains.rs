@@ -2,68 +2,58 @@
 //!
 //! An answer goes back along the chain, `VAR c = VAR b = VAR a = 12345`: each step is one thing
 //! found again, as needles are. Where the number had to follow at once, so that several steps fell
-//! to one token, the model learnt to guess among the numbers and no more (the README has what was
-//! seen).
+//! to one token, the model learnt to guess among the numbers and no more.
 
 use rand::{Rng, RngExt, seq::SliceRandom};
 
-use super::{Drawn, END, Keys, Likeness, Pen, Tasks};
-use crate::data::BEGIN;
+use super::{
+    END,
+    numbers::likeness,
+    tasks::{ASK_VARIABLE, ASKED_VARIABLE, Drawn, Tasks, begin},
+};
 
 /// Digits of a variable's number.
 const DIGITS: usize = 5;
-
 /// The tokens a variable takes in [`Tasks::chains`], its line and its question, about.
 const ROOM: usize = 36;
 /// The most variables in a chain.
-pub(super) const LONGEST: usize = 4;
+pub const LONGEST: usize = 4;
 
 /// Chains, and the number that each variable in them has.
-pub(super) struct Chains<'a> {
+pub struct Chains<'a> {
     /// The lines, each chain's in its order, the chains among each other in any.
-    pub(super) lines: Vec<Vec<u32>>,
+    pub lines: Vec<Vec<u32>>,
     /// The variable of each line.
-    pub(super) keys: Vec<&'a Vec<u32>>,
+    pub keys: Vec<&'a Vec<u32>>,
     /// The text that follows the name of each variable in an answer: the way back to a number.
-    pub(super) answers: Vec<Vec<u32>>,
-    /// The line of each chain's end.
-    pub(super) ends: Vec<usize>,
+    pub answers: Vec<Vec<u32>>,
 }
 
 impl Tasks {
-    /// One chain of each size; with `alike`, keys may begin with the same token.
-    pub(super) fn write_chains<'a>(
-        &self,
-        rng: &mut impl Rng,
-        words: &'a Keys,
-        sizes: &[usize],
-        alike: bool,
-        likeness: Likeness,
-    ) -> Chains<'a> {
-        let p = &self.phrase;
+    /// One chain of each size.
+    pub fn write_chains(&self, rng: &mut impl Rng, sizes: &[usize], likeness: i32) -> Chains<'_> {
         let mut turns: Vec<usize> =
             sizes.iter().enumerate().flat_map(|(chain, size)| vec![chain; *size]).collect();
         turns.shuffle(rng);
-        let keys = words.draw(rng, turns.len(), alike);
+        let keys = self.keys.draw(rng, turns.len());
         let numbers = self.numbers(rng, likeness, sizes.len(), DIGITS);
         let mut ends: Vec<Option<usize>> = vec![None; sizes.len()];
         let mut lines = Vec::with_capacity(turns.len());
         let mut answers: Vec<Vec<u32>> = Vec::with_capacity(turns.len());
         for (line, chain) in turns.iter().enumerate() {
             let (set_to, further) = match ends[*chain].replace(line) {
-                None => ([&p.is[..], &numbers[*chain]].concat(), &[][..]),
-                Some(source) => ([&p.is_variable[..], keys[source]].concat(), &answers[source][..]),
+                None => ([self.say(" = "), &numbers[*chain]].concat(), &[][..]),
+                Some(source) => ([self.say(" = VAR"), keys[source]].concat(), &answers[source][..]),
             };
             answers.push([&set_to, further].concat());
-            lines.push([&p.variable, keys[line], &set_to, &p.dot].map(|x| &x[..]).concat());
+            lines.push([self.say("\nVAR"), keys[line], &set_to, self.say(".")].concat());
         }
-        Chains { lines, keys, answers, ends: ends.into_iter().flatten().collect() }
+        Chains { lines, keys, answers }
     }
 
     /// Nothing but lines of chains, all variables asked for in another order.
-    pub(super) fn chains(&self, rng: &mut impl Rng, length: usize) -> Drawn {
-        let p = &self.phrase;
-        let most = (length / ROOM).clamp(2, self.train.words.len());
+    pub fn chains(&self, rng: &mut impl Rng, length: usize) -> Drawn {
+        let most = (length / ROOM).clamp(2, self.keys.words.len());
         let mut left = rng.random_range((most / 3).max(2)..=most);
         let mut sizes = Vec::new();
         while left > 0 {
@@ -71,24 +61,23 @@ impl Tasks {
             sizes.push(size);
             left -= size;
         }
-        let likeness = Likeness::draw(rng);
-        let chains = self.write_chains(rng, &self.train, &sizes, true, likeness);
-        let mut pen = Pen::default();
-        pen.write(&[BEGIN], 0.0);
+        let likeness = likeness(rng);
+        let chains = self.write_chains(rng, &sizes, likeness);
+        let mut drawn = begin();
         for line in &chains.lines {
-            pen.write(line, 0.0);
+            drawn.write(line, 0.0);
         }
         let long: bool = rng.random();
         let each = |i: usize| {
             let key = chains.keys[i];
             let question = if long {
-                [&p.ask_variable, key, &p.answer_variable, key].map(|x| &x[..]).concat()
+                [self.say(ASK_VARIABLE), key, self.say(ASKED_VARIABLE), key].concat()
             } else {
-                [&p.newline, &p.question, &p.of_variable, key].map(|x| &x[..]).concat()
+                [self.say("\n"), self.say("Question:"), self.say(" VAR"), key].concat()
             };
             (question, &chains.answers[i][..])
         };
         let end: &[u32] = if long { &[END] } else { &[] };
-        pen.ask_all(rng, length, chains.lines.len(), end, each).done()
+        drawn.ask_all(rng, length, chains.lines.len(), end, each)
     }
 }
