@@ -1,10 +1,9 @@
-//! The book and the code say the same, and doc comments are written as a colleague speaks.
+//! The book and the code say the same.
 
 mod book;
 mod first_build;
 mod leaderboard;
 mod readme;
-mod sentences;
 mod width;
 
 use std::{
