@@ -13,7 +13,6 @@ use std::{
     process::ExitCode,
 };
 
-use briquette_eval::warnings;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
@@ -113,9 +112,7 @@ fn main() -> ExitCode {
         (false, false) => Verbosity::Normal,
     });
     let done = jobs::check_environment().and_then(|()| cli.command.run());
-    for warning in warnings::take() {
-        output::note(&format!("warning: {warning}"));
-    }
+    output::note_warnings();
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if interrupt::caused(&error) => {

@@ -77,7 +77,7 @@ fn the_command_writes_the_page_and_says_what_is_missing() {
     let (said, warned) =
         (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap());
     assert!(done.status.success(), "{warned}");
-    assert!(said.contains("3 records"), "{said}");
+    assert!(said.contains("3 records; report.csv, differences.csv, tables.md and "), "{said}");
     assert!(warned.contains("results-2-of-2.jsonl is cut short"), "{warned}");
     assert!(warned.contains("1 record of a unit that was read before"), "{warned}");
     assert!(warned.contains("2 of 5 units of the run are missing"), "{warned}");
@@ -87,6 +87,13 @@ fn the_command_writes_the_page_and_says_what_is_missing() {
     let top = &page[page.find("<header>").unwrap()..page.find("</header>").unwrap()];
     assert!(top.contains("The last line of the results is cut short"), "{top}");
     assert!(!top.contains("of-2.jsonl") && !top.contains(&path("")), "{top}");
+
+    let done = briquette(&["report", &path(""), "--tables", "latex"]);
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert!(said.contains("tables.md, tables.tex and "), "{said}");
+    assert!(dir.path().join("report/tables.tex").is_file());
+    // `--format` is that of the tables on stdout, which this command has none of.
+    assert_eq!(briquette(&["report", &path(""), "--format", "latex"]).status.code(), Some(2));
 
     fs::write(&cut, whole.replacen("\"seed\":0", "\"seed\":\"x\"", 1)).unwrap();
     let refused = briquette(&["report", &path("")]);

@@ -222,7 +222,8 @@ fn one_time_needs_no_list() {
     let place = Place::new("");
     let listed = |ask: &str| {
         place.write(&task(ask));
-        place.run("out", &["--dry-run", "--json", "-"])
+        let json = place.run("out", &["--dry-run", "--json", "-"]);
+        serde_json::from_str::<Value>(&json).unwrap()["shares"].clone()
     };
     assert_eq!(listed("\"after\""), listed("[\"after\"]"));
     assert_ne!(listed("\"after\""), listed("[\"before\", \"after\"]"));
@@ -434,6 +435,50 @@ fn a_run_grows_but_does_not_change() {
     }
 }
 
+/// Of policies that are to hold the same bytes.
+#[test]
+fn a_budget_may_be_the_share_of_the_bytes_that_is_held() {
+    let policies = "[[policies]]\nname = \"streaming-llm\"\n[[policies]]\nname = \"d2o\"\n";
+    let needle = "[[tasks.needle]]\nlengths = [192, 384]\ndepths = [50]\nsamples = 1\n";
+    let place = Place::new("");
+    let write = |budget: &str, task: &str| {
+        let head = format!(
+            "name = \"small\"\nbudgets = [\"{budget}\"]\nfull = false\n[[models]]\ndir = {MODEL:?}\n"
+        );
+        fs::write(place.dir.path().join("small.toml"), head + policies + task).unwrap();
+    };
+    write("held 50%", needle);
+    let (file, out) = (place.path("small.toml"), place.path("out"));
+    let output = briquette(&["run", &file, "--out", &out, "--no-report", "--json", "-"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    // Two policies, two lengths, the question before and after.
+    assert_eq!(rows.len(), 8, "{json}");
+    for row in rows.iter().filter(|row| row["ask"] == "after") {
+        assert_eq!(row["budget"], "held 50%");
+        let (held, spare) = (&row["held_of_full"], &row["spare_of_full"]);
+        let share = held.as_f64().unwrap();
+        assert!((0.40..=0.55).contains(&share), "{row} {spare}");
+    }
+    for policy in ["streaming-llm", "d2o"] {
+        let line = format!("ember-7m, {policy} at held 50%: a budget of ");
+        let found: Vec<&str> = said.lines().filter(|one| one.starts_with(&line)).collect();
+        assert_eq!(found.len(), 2, "{said}");
+    }
+    // D2O holds what it merged beside its entries, so its budget is the smaller one.
+    let budget = |policy: &str| -> f64 {
+        let text = said.split(&format!("{policy} at held 50%: a budget of ")).nth(1).unwrap();
+        text.split('%').next().unwrap().parse().unwrap()
+    };
+    assert!(budget("d2o") <= budget("streaming-llm"), "{said}");
+    write("held 50%", "[[tasks.perplexity]]\nprotocol = \"stream\"\ntokens = 24\n");
+    assert!(place.refused("stream", &[]).contains("`perplexity-stream` has none"));
+    write("held 64", needle);
+    assert!(place.refused("wrong", &[]).contains("as `held 25%`, and not 64"));
+}
+
 #[test]
 fn a_dry_run_counts_and_writes_nothing() {
     let place = Place::new(SMALL);
@@ -463,6 +508,10 @@ fn a_dry_run_counts_and_writes_nothing() {
             .sum()
     };
     assert_eq!(units("1/2") + units("2/2"), sum("units"));
+    // A few units were measured.
+    let measured = format!("ember-7m: {} units, about ", sum("units"));
+    assert!(table.contains(&measured), "{table}");
+    assert!(shares["seconds"]["ember-7m"].as_f64().unwrap() > 0.0, "{shares}");
     // It refuses what the run would.
     let output = briquette(&[
         "run",

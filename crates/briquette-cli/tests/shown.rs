@@ -62,6 +62,12 @@ fn tables_fit_the_terminal_and_are_whole_where_asked_for() {
     for line in narrow.lines().filter(|line| line.contains(" tova ")) {
         assert_eq!(line.matches('[').count(), line.matches(']').count(), "{narrow}");
     }
+    // What they are is said where they are.
+    for columns in ["60", "80", "200"] {
+        let shown = stdout(Some(columns), &NEEDLE);
+        assert_eq!(shown.contains("95 % intervals"), shown.contains('['), "{columns}: {shown}");
+    }
+    assert!(stdout(Some("200"), &NEEDLE).contains("\nBrackets are 95 % intervals over samples\n"));
 }
 
 #[test]
@@ -76,6 +82,39 @@ fn tables_are_for_programs_too() {
     assert!(markdown.lines().all(|line| line.starts_with('|')), "{markdown}");
     let json: serde_json::Value = serde_json::from_str(&of("json")).unwrap();
     assert!(json["rows"].is_array(), "{json}");
+}
+
+/// The tables are in one place: not beside it on stderr, which names the files that were written.
+#[test]
+fn what_is_for_programs_is_not_on_stderr_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("devices.json");
+    let file = file.to_str().unwrap();
+    for format in ["tsv", "markdown", "json"] {
+        let args = ["devices", "--format", format];
+        for (json, names) in [(&[][..], false), (&["--json", file], true)] {
+            let output = briquette(None, &[&args[..], json].concat());
+            let [said, result] =
+                [output.stderr, output.stdout].map(|text| String::from_utf8(text).unwrap());
+            assert!(result.contains("flex") && !said.contains("ready"), "{format}: {said}");
+            assert_eq!(said.contains(file), names, "{format}: {said}");
+            assert!(said.contains("--features"), "{format}: {said}");
+        }
+        let written = fs::read_to_string(file).unwrap();
+        serde_json::from_str::<serde_json::Value>(&written).unwrap();
+        fs::remove_file(file).unwrap();
+        // JSON on stdout is alone there.
+        let output = briquette(None, &[&args[..], &["--json", "-"]].concat());
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap();
+        assert!(!String::from_utf8(output.stderr).unwrap().contains("ready"), "{format}");
+    }
+    // Text stands left in Markdown, numbers right.
+    let rule = |args: &[&str]| {
+        let text = stdout(None, args);
+        text.lines().nth(1).unwrap().replace(['-', ' '], "")
+    };
+    assert_eq!(rule(&["devices", "--format", "markdown"]), "|||:|");
+    assert_eq!(rule(&["policies", "--format", "markdown"]), "||||");
 }
 
 #[test]
@@ -141,6 +180,11 @@ fn shells_and_manual_know_every_command() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("man");
     stdout(None, &["man", "--out", out.to_str().unwrap()]);
+    let help = stdout(None, &["--help"]);
+    let (_, codes) = help.split_once("Exit codes:\n").unwrap();
+    let codes = codes.lines().filter_map(|line| line.trim_start().split_once("  "));
+    let codes: Vec<String> = codes.map(|(code, why)| format!(".TP\n{code}\n{why}\n")).collect();
+    assert!(codes.len() == 4 && page.ends_with(&codes.concat()), "{codes:?}\n{page}");
     for command in commands {
         let file = out.join(format!("briquette-{command}.1"));
         let page = fs::read_to_string(file).unwrap();

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::date;
 
 /// The version of Burn this was built with; a test keeps it true.
-pub(crate) const BURN: &str = "0.22.1";
+pub const BURN: &str = "0.22.1";
 
 /// Program, model and device of a measurement, and its date.
 #[derive(Clone, Debug, Serialize)]

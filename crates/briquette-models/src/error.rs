@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::DType;
 
@@ -42,8 +42,9 @@ pub enum Error {
     },
     /// A path at which there is nothing.
     #[error(
-        "there is no model folder or file {path}, and nothing is downloaded: fetch it first, as by `hf download ORG/NAME \
-         --local-dir DIR`"
+        "there is no model folder or file {}, and nothing is downloaded: fetch it first, as by {}",
+        path.display(),
+        fetched_by(path)
     )]
     NoSuchModel {
         /// The path.
@@ -337,6 +338,15 @@ pub enum Error {
     Execution(String),
 }
 
+/// The command that fetches a model of this name.
+fn fetched_by(path: &Path) -> &'static str {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    match name.contains("smollm2") {
+        true => "`models/fetch-smollm2` in the repository (SmolLM2-135M-Instruct)",
+        false => "`hf download ORG/NAME --local-dir DIR`",
+    }
+}
+
 impl From<briquette::Error> for Error {
     fn from(error: briquette::Error) -> Self {
         match error {
@@ -367,5 +377,25 @@ impl From<briquette_graph::Error> for Error {
             briquette_graph::Error::Cache(error) => error.into(),
             error => Self::Execution(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_is_missing_is_fetched_by_its_own_command() {
+        let said = |path: &str| Error::NoSuchModel { path: path.into() }.to_string();
+        for path in ["models/smollm2-135m-instruct", "HuggingFaceTB/SmolLM2-135M-Instruct/"] {
+            let said = said(path);
+            assert!(
+                said.starts_with(&format!("there is no model folder or file {path},")),
+                "{said}"
+            );
+            assert!(said.contains("models/fetch-smollm2") && !said.contains("hf "), "{said}");
+        }
+        let other = said("Qwen/Qwen3-0.6B");
+        assert!(other.ends_with("as by `hf download ORG/NAME --local-dir DIR`"), "{other}");
     }
 }

@@ -1,14 +1,21 @@
 //! Tables for a paper.
 
+use super::align::Align;
+
 /// A table with the rules of `booktabs`, from the same cells as that of
-/// [`markdown`](crate::markdown::table). Every column but the first is aligned to the right.
-pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
-    let columns = "r".repeat(header.len().saturating_sub(1));
-    let line = |cells: &[&str]| format!("{} \\\\\n", cells.join(" & "));
-    let mut text = format!("\\begin{{tabular}}{{l{columns}}}\n\\toprule\n{}", line(header));
+/// [`markdown`](crate::markdown::table).
+pub(super) fn table(header: &[(Align, String)], rows: &[Vec<String>]) -> String {
+    let column = |(align, _): &(Align, String)| match align {
+        Align::Left => 'l',
+        Align::Right => 'r',
+    };
+    let columns: String = header.iter().map(column).collect();
+    let line = |cells: &[String]| format!("{} \\\\\n", cells.join(" & "));
+    let heads: Vec<String> = header.iter().map(|(_, head)| head.clone()).collect();
+    let mut text = format!("\\begin{{tabular}}{{{columns}}}\n\\toprule\n{}", line(&heads));
     text += "\\midrule\n";
     for row in rows {
-        text += &line(&row.iter().map(String::as_str).collect::<Vec<_>>());
+        text += &line(row);
     }
     text + "\\bottomrule\n\\end{tabular}\n"
 }
@@ -45,6 +52,8 @@ pub(super) fn code(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::Align;
+
     #[test]
     fn what_was_said_is_no_command() {
         assert_eq!(
@@ -57,16 +66,23 @@ mod tests {
 
     #[test]
     fn rules_are_those_of_booktabs() {
-        let rows = [vec!["a".to_owned(), "1".to_owned(), String::new()]];
+        let rows = [["a", "1", "", "b"].map(str::to_owned).to_vec()];
         let expected = "\
-\\begin{tabular}{lrr}
+\\begin{tabular}{lrrl}
 \\toprule
-policy & 64 & 25\\% \\\\
+policy & 64 & 25\\% & paper \\\\
 \\midrule
-a & 1 &  \\\\
+a & 1 &  & b \\\\
 \\bottomrule
 \\end{tabular}
 ";
-        assert_eq!(super::table(&["policy", "64", "25\\%"], &rows), expected);
+        let header = [
+            (Align::Left, "policy"),
+            (Align::Right, "64"),
+            (Align::Right, "25\\%"),
+            (Align::Left, "paper"),
+        ];
+        let header = header.map(|(align, head)| (align, head.to_owned()));
+        assert_eq!(super::table(&header, &rows), expected);
     }
 }

@@ -1,5 +1,6 @@
 //! Reports of results, for people and for programs.
 
+mod align;
 mod budget_axis;
 mod error;
 mod files;

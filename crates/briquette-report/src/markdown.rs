@@ -1,34 +1,30 @@
-/// A table, its columns padded to one width. Every column but the first is aligned to the right.
-pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+use super::align::Align;
+
+/// A table, its columns padded to one width.
+pub(super) fn table(header: &[(Align, String)], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain([header[column].chars().count(), 4]).max().unwrap_or(0)
+        cells.chain([header[column].1.chars().count(), 4]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
-    let line = |cells: &[&str]| {
+    let line = |cells: &[String]| {
         let mut line = String::from("|");
-        for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
-            line += &match column {
-                0 => format!(" {cell:<width$} |"),
-                _ => format!(" {cell:>width$} |"),
+        for ((cell, width), (align, _)) in cells.iter().zip(&widths).zip(header) {
+            line += &match align {
+                Align::Left => format!(" {cell:<width$} |"),
+                Align::Right => format!(" {cell:>width$} |"),
             };
         }
         line + "\n"
     };
-    let mut text = line(header);
-    let rules: Vec<String> =
-        widths
-            .iter()
-            .enumerate()
-            .map(|(column, width)| {
-                if column == 0 { "-".repeat(*width) } else { format!("{}:", "-".repeat(width - 1)) }
-            })
-            .collect();
-    text += &line(&rules.iter().map(String::as_str).collect::<Vec<_>>());
-    for row in rows {
-        text += &line(&row.iter().map(String::as_str).collect::<Vec<_>>());
-    }
-    text
+    let heads: Vec<String> = header.iter().map(|(_, head)| head.clone()).collect();
+    let rule = |((align, _), width): (&(Align, String), &usize)| match align {
+        Align::Left => "-".repeat(*width),
+        Align::Right => format!("{}:", "-".repeat(width - 1)),
+    };
+    let rules: Vec<String> = header.iter().zip(&widths).map(rule).collect();
+    let lines = [&heads, &rules].into_iter().chain(rows);
+    lines.map(|cells| line(cells)).collect()
 }
 
 /// A text that a file or a command line said, as Markdown shows it: on one line, without HTML,
@@ -58,6 +54,8 @@ pub(super) fn code(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::Align;
+
     #[test]
     fn what_was_said_stays_in_its_place() {
         let said = "a|b\n<script>x</script> [y](javascript:z) `c`";
@@ -68,14 +66,16 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let row = |name: &str, number: &str| vec![name.to_owned(), number.to_owned()];
-        let rows = [row("`a`", "1"), row("`policy`", "1234 é")];
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let rows = [row(["`a`", "1", "b"]), row(["`policy`", "1234 é", "paper"])];
         let expected = "\
-| name     |   long |
-| -------- | -----: |
-| `a`      |      1 |
-| `policy` | 1234 é |
+| name     |   long | from  |
+| -------- | -----: | ----- |
+| `a`      |      1 | b     |
+| `policy` | 1234 é | paper |
 ";
-        assert_eq!(super::table(&["name", "long"], &rows), expected);
+        let header = [(Align::Left, "name"), (Align::Right, "long"), (Align::Left, "from")];
+        let header = header.map(|(align, head)| (align, head.to_owned()));
+        assert_eq!(super::table(&header, &rows), expected);
     }
 }

@@ -58,9 +58,10 @@ impl MaskReport {
         let mut sheet = Sheet::new([
             Column::left("heads by"),
             Column::right("masked"),
-            Column::left("exact"),
-            Column::left("per token"),
-        ]);
+            Column::interval("exact"),
+            Column::interval("per token"),
+        ])
+        .with_intervals("Brackets are 95 % Wilson intervals");
         let interval = |of: &Proportion| table::interval(of.rate, Some([of.low, of.high]), 2);
         for Cell { choice, masked, exact, per_token, .. } in &self.cells {
             sheet.row([choice.name().into(), masked.into(), interval(exact), interval(per_token)]);

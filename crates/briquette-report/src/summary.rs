@@ -58,6 +58,10 @@ impl<'a> Column<'a> {
         Self::of(table::Column::left(head), move |line| cell(line.row()).into())
     }
 
+    fn interval(head: &str, cell: impl Fn(&Row) -> Cell + 'a) -> Self {
+        Self::of(table::Column::interval(head), move |line| cell(line.row()))
+    }
+
     fn right<C: Into<Cell>>(head: &str, cell: impl Fn(&Row) -> C + 'a) -> Self {
         Self::of(table::Column::right(head), move |line| cell(line.row()).into())
     }
@@ -103,7 +107,8 @@ fn table<'a>(lines: &[Line<'a>], columns: Vec<Column<'a>>) -> Option<Sheet> {
         .ranked(Rank::Extra),
     ];
     let columns: Vec<Column<'_>> = named.chain(policy).chain(columns).chain(last).collect();
-    let mut sheet = Sheet::new(columns.iter().map(|column| column.column.clone()));
+    let sheet = Sheet::new(columns.iter().map(|column| column.column.clone()));
+    let mut sheet = sheet.with_intervals("Brackets are 95 % intervals over samples");
     for line in lines {
         sheet.row(columns.iter().map(|column| (column.cell)(line)));
     }
@@ -156,14 +161,14 @@ fn scores(rows: &[&Row]) -> Option<Sheet> {
             Some(beside) => Some((beside.mean, beside.interval)),
             None => (measure == row.measure).then_some((row.mean.mean, row.interval)),
         });
-        columns.push(Column::of(table::Column::left(head), score));
+        columns.push(Column::of(table::Column::interval(head), score));
         if rows.iter().any(|row| row.beside.contains_key(&Measure::RightTokens)) {
             let right = shown(|row, measure| {
                 let right = row.beside.get(&Measure::RightTokens);
                 let right = right.filter(|_| measure == row.measure)?;
                 Some((right.mean, right.interval))
             });
-            let head = table::Column::left("\nright tokens").ranked(Rank::Detail);
+            let head = table::Column::interval("\nright tokens").ranked(Rank::Detail);
             columns.push(Column::of(head, right));
         }
     }
@@ -196,7 +201,7 @@ fn texts(rows: &[&Row]) -> Option<Sheet> {
         None => "-".into(),
     };
     let columns = vec![
-        Column::left("nats\nper token", |row| table::interval(row.mean.mean, row.interval, 3)),
+        Column::interval("nats\nper token", |row| table::interval(row.mean.mean, row.interval, 3)),
         Column::right("above\nthe full cache", over),
         Column::right("perplexity", |row| format!("{:.1}", row.mean.mean.exp())),
     ];
@@ -207,7 +212,9 @@ fn fidelity(rows: &[&Row]) -> Option<Sheet> {
     let lines: Vec<Line<'_>> = rows.iter().map(|row| Line::of(row)).collect();
     let beside = |row: &Row, measure| row.beside.get(&measure).map(|of| of.mean);
     let columns = vec![
-        Column::left("KL\nnats per token", |row| table::interval(row.mean.mean, row.interval, 4)),
+        Column::interval("KL\nnats per token", |row| {
+            table::interval(row.mean.mean, row.interval, 4)
+        }),
         Column::right("same\ntoken", move |row| {
             beside(row, Measure::Agreement).map_or("-".into(), table::share)
         }),

@@ -5,7 +5,7 @@ use comfy_table::{
     Cell as Shown, CellAlignment, ColumnConstraint, Table, Width, presets::UTF8_FULL_CONDENSED,
 };
 
-use crate::markdown;
+use crate::{align::Align, markdown};
 
 /// A form that tables are written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,29 +32,52 @@ pub enum Rank {
     Needed,
 }
 
+/// The cells of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    Text,
+    Number,
+    /// Numbers with the ends of their intervals behind them.
+    Interval,
+}
+
 /// The heads and the place of a column.
 #[derive(Clone, Debug)]
 pub struct Column {
     head: String,
-    right: bool,
+    content: Content,
     rank: Rank,
 }
 
 impl Column {
     /// A column of text that is always shown. The lines of its head are below each other.
     pub fn left(head: impl Into<String>) -> Self {
-        Self { head: head.into(), right: false, rank: Rank::Needed }
+        Self { head: head.into(), content: Content::Text, rank: Rank::Needed }
     }
 
     /// A column of numbers that is always shown.
     pub fn right(head: impl Into<String>) -> Self {
-        Self { right: true, ..Self::left(head) }
+        Self { content: Content::Number, ..Self::left(head) }
+    }
+
+    /// A column of [`interval`]s that is always shown. Where it is ruled the numbers stand below
+    /// each other on the left, with an interval or without.
+    pub fn interval(head: impl Into<String>) -> Self {
+        Self { content: Content::Interval, ..Self::left(head) }
     }
 
     /// The same at another place.
     #[must_use]
     pub fn ranked(self, rank: Rank) -> Self {
         Self { rank, ..self }
+    }
+
+    /// The side of cells that are not ruled.
+    fn align(&self) -> Align {
+        match self.content {
+            Content::Text => Align::Left,
+            Content::Number | Content::Interval => Align::Right,
+        }
     }
 
     /// The head on one line.
@@ -82,6 +105,8 @@ impl<T: ToString> From<T> for Cell {
 pub struct Sheet {
     columns: Vec<Column>,
     rows: Vec<Vec<Cell>>,
+    /// The line on the intervals.
+    intervals: Option<String>,
 }
 
 /// A choice of columns and cells that are shown.
@@ -105,7 +130,13 @@ const LAYOUTS: [Layout; 5] = [
 impl Sheet {
     /// A table without rows.
     pub fn new(columns: impl IntoIterator<Item = Column>) -> Self {
-        Self { columns: columns.into_iter().collect(), rows: Vec::new() }
+        Self { columns: columns.into_iter().collect(), rows: Vec::new(), intervals: None }
+    }
+
+    /// The same with a line that says what its intervals are.
+    #[must_use]
+    pub fn with_intervals(self, line: impl Into<String>) -> Self {
+        Self { intervals: Some(line.into()), ..self }
     }
 
     /// Adds a row, with a cell for each column.
@@ -113,10 +144,25 @@ impl Sheet {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
+    /// The line on the intervals, if the table shows any in this form.
+    pub fn intervals(&self, form: Form) -> Option<&str> {
+        let shows = match form {
+            Form::Ruled(width) => {
+                let (layout, _) = self.ruled(width);
+                !layout.short && self.has_intervals(layout)
+            }
+            Form::Tsv | Form::Markdown => self.has_intervals(LAYOUTS[0]),
+        };
+        self.intervals.as_deref().filter(|_| shows)
+    }
+
     /// The table in a form, and a line that names what was left out of it.
     pub fn write(&self, form: Form) -> String {
         match form {
-            Form::Ruled(width) => self.ruled(width),
+            Form::Ruled(width) => {
+                let (layout, text) = self.ruled(width);
+                text + &self.left_out(layout)
+            }
             Form::Tsv => {
                 let heads = self.columns.iter().map(Column::name);
                 let rows = self.rows.iter().map(|row| row.iter().map(|cell| flat(&cell.text)));
@@ -124,8 +170,8 @@ impl Sheet {
                 heads.collect::<Vec<_>>().join("\t") + "\n" + &rows.collect::<String>()
             }
             Form::Markdown => {
-                let heads: Vec<String> = self.columns.iter().map(Column::name).collect();
-                let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+                let heads = self.columns.iter().map(|column| (column.align(), column.name()));
+                let heads: Vec<(Align, String)> = heads.collect();
                 let rows = self.rows.iter().map(|row| {
                     row.iter().map(|cell| markdown::plain(&cell.text)).collect::<Vec<_>>()
                 });
@@ -134,20 +180,16 @@ impl Sheet {
         }
     }
 
-    /// The first of the layouts that fits, or the narrowest.
-    fn ruled(&self, width: Option<u16>) -> String {
+    /// The first of the layouts that fits, or the narrowest, and the table in it.
+    fn ruled(&self, width: Option<u16>) -> (Layout, String) {
         let fits = |text: &str| {
             let columns = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
             width.is_none_or(|width| columns <= usize::from(width))
         };
-        let mut text = String::new();
-        for layout in LAYOUTS {
-            text = self.lay_out(layout);
-            if fits(&text) {
-                return text + &self.left_out(layout);
-            }
-        }
-        text + &self.left_out(LAYOUTS[LAYOUTS.len() - 1])
+        let [wider @ .., narrowest] = LAYOUTS;
+        let mut laid_out = wider.into_iter().map(|layout| (layout, self.lay_out(layout)));
+        let found = laid_out.find(|(_, text)| fits(text));
+        found.unwrap_or_else(|| (narrowest, self.lay_out(narrowest)))
     }
 
     /// A table, or one below each heading, with columns of one width.
@@ -163,12 +205,19 @@ impl Sheet {
             cell.short.as_ref().filter(|_| layout.short).unwrap_or(&cell.text).clone()
         };
         let heading = |row: &[Cell]| {
-            let of = |column: usize| match self.columns[column].right {
-                true => format!("{} {}", self.columns[column].name(), row[column].text),
-                false => row[column].text.clone(),
+            let of = |column: usize| {
+                let (column, text) = (&self.columns[column], row[column].text.as_str());
+                match (text, column.content) {
+                    // A text has no length, for one.
+                    ("" | "-", _) => None,
+                    (_, Content::Text) => Some(text.to_owned()),
+                    (_, Content::Number | Content::Interval) => {
+                        Some(format!("{} {text}", column.name()))
+                    }
+                }
             };
-            let parts = (0..self.columns.len()).filter(|column| is_heading(*column)).map(of);
-            parts.collect::<Vec<_>>().join(", ")
+            let parts = (0..self.columns.len()).filter(|column| is_heading(*column));
+            parts.filter_map(of).collect::<Vec<_>>().join(", ")
         };
         let blocks = self.rows.chunk_by(|a, b| heading(a) == heading(b));
         let blocks: Vec<&[Vec<Cell>]> =
@@ -186,9 +235,9 @@ impl Sheet {
             for row in rows {
                 table.add_row(shown.iter().map(|column| {
                     let cell = Shown::new(text(row, *column));
-                    match self.columns[*column].right {
-                        true => cell.set_alignment(CellAlignment::Right),
-                        false => cell,
+                    match self.columns[*column].content {
+                        Content::Number => cell.set_alignment(CellAlignment::Right),
+                        Content::Text | Content::Interval => cell,
                     }
                 }));
             }
@@ -203,13 +252,19 @@ impl Sheet {
         tables.collect::<Vec<_>>().join("\n")
     }
 
+    /// Whether a column of a layout has intervals, shown or not.
+    fn has_intervals(&self, layout: Layout) -> bool {
+        let shown =
+            |(cell, column): (&Cell, &Column)| column.rank >= layout.from && cell.short.is_some();
+        self.rows.iter().any(|row| row.iter().zip(&self.columns).any(shown))
+    }
+
     /// A line that names what a layout does without.
     fn left_out(&self, layout: Layout) -> String {
         let columns = self.columns.iter().filter(|column| column.rank < layout.from);
         let mut names: Vec<String> = columns.map(Column::name).collect();
         names.dedup();
-        let shortened = self.rows.iter().flatten().any(|cell| cell.short.is_some());
-        if layout.short && shortened {
+        if layout.short && self.has_intervals(layout) {
             names.push("intervals".into());
         }
         match names.is_empty() {
@@ -267,8 +322,8 @@ mod tests {
             Column::left("task").ranked(Rank::Heading),
             Column::right("length").ranked(Rank::Heading),
             Column::left("policy"),
-            Column::left("score"),
-            Column::left("right\ntokens").ranked(Rank::Detail),
+            Column::interval("score"),
+            Column::interval("right\ntokens").ranked(Rank::Detail),
             Column::right("spare").ranked(Rank::Extra),
         ]);
         for (length, policy) in [(128, "full"), (128, "snapkv"), (1024, "full")] {
@@ -305,9 +360,35 @@ mod tests {
         assert!(intervals.contains("7 %") && intervals.contains("right tokens, intervals too"));
         assert!(!extra.contains("7 %") && extra.contains("right tokens, spare, intervals too"));
         assert_eq!(extra, narrowest);
+        // What is said of the intervals is said where they are.
+        let told = scores().with_intervals("by hand");
+        let said = [None, Some(40), Some(30), Some(20)].map(|width| {
+            let said = told.intervals(Form::Ruled(width));
+            assert_eq!(said.is_some(), at(width).contains('['), "{width:?}");
+            said
+        });
+        assert_eq!(said, [Some("by hand"), Some("by hand"), None, None]);
+        assert_eq!([Form::Tsv, Form::Markdown].map(|form| told.intervals(form)), [said[0]; 2]);
+        assert_eq!(sheet.intervals(Form::Tsv), None);
         // Columns of all blocks are as wide.
         let ruled: Vec<&str> = headings.lines().filter(|line| line.starts_with('┌')).collect();
         assert!(ruled.len() == 2 && ruled[0] == ruled[1], "{headings}");
+    }
+
+    #[test]
+    fn a_heading_names_what_there_is() {
+        let mut sheet = Sheet::new([
+            Column::left("task").ranked(Rank::Heading),
+            Column::right("length").ranked(Rank::Heading),
+            Column::left("policy"),
+        ]);
+        sheet.row(["needle", "128", "full"]);
+        sheet.row(["questions of a book", "-", "full"]);
+        sheet.row(["all", "", ""]);
+        let text = sheet.write(Form::Ruled(Some(20)));
+        let headings: Vec<&str> =
+            text.lines().filter(|line| line.starts_with(char::is_alphabetic)).collect();
+        assert_eq!(headings, ["needle, length 128", "questions of a book", "all"], "{text}");
     }
 
     #[test]
@@ -322,5 +403,8 @@ mod tests {
         let markdown = sheet.write(Form::Markdown);
         assert!(markdown.starts_with("| task   | length | policy |"), "{markdown}");
         assert!(markdown.contains(r"0.50 \[0.25, 0.75\]"), "{markdown}");
+        // Text left, numbers right.
+        let rule = markdown.lines().nth(1).unwrap().replace(['-', ' '], "");
+        assert_eq!(rule, "||:||:|:|:|");
     }
 }

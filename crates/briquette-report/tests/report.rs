@@ -169,7 +169,7 @@ fn numbers_are_those_worked_out_by_hand() {
         "### book, nats a token\n",
         "| `snapkv` | +0.750 [-2.427, +3.927], p = 0.205 |\n",
         "### near, agreement\n",
-        "| `snapkv` |     SnapKV |    Li et al., 2024 |\n",
+        "| `snapkv` | SnapKV     | Li et al., 2024    |\n",
         "### cache\n",
         "0 / 32.3 % / 0 |\n",
     ] {
@@ -363,6 +363,7 @@ fn tables_are_written_for_latex() {
         "\\begin{tabular}{lrr}\n\\toprule\npolicy & no budget & 25\\% \\\\\n\\midrule\n",
         "\\texttt{a\\_b:x=50\\%} &  & 0.50 [0.09, 0.91] \\\\\n\\bottomrule\n",
         "\\texttt{a\\_b:x=50\\%} & $-$0.50 [$-$6.85, +5.85], p = 1.000 \\\\\n",
+        "\\begin{tabular}{lll}\n\\toprule\npolicy & method & paper \\\\\n",
         "\\texttt{full} & Full cache & - \\\\\n",
     ] {
         assert!(tex.contains(part), "{part} is not in\n{tex}");

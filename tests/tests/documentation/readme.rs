@@ -28,9 +28,9 @@ fn package(name: &str) -> String {
     between("tests/goldens/requirements.txt", &format!("{name}=="), "\n")
 }
 
-/// A version without its patch.
-fn minor(version: &str) -> &str {
-    version.rsplit_once('.').unwrap().0
+/// The first two numbers of a version, which may be an exact one.
+fn minor(version: &str) -> String {
+    version.trim_start_matches('=').split('.').take(2).collect::<Vec<_>>().join(".")
 }
 
 /// A number as prose has it, with a comma before thousands.

@@ -157,6 +157,6 @@ fn save_command(session: &mut Session<'_>, file: &str) -> Result<()> {
         }
         _ => error,
     })?;
-    note(&format!("{file} holds {}: chat --resume goes on with it", bytes(held)));
+    note(&format!("{file} holds {}: chat --resume goes on with it", bytes(held as u64)));
     Ok(())
 }

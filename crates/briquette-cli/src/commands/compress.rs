@@ -182,15 +182,14 @@ pub(crate) fn run(args: Args) -> Result<()> {
 impl Report {
     fn human(&self, out: &str) -> String {
         let most = self.tokens_kept.iter().max().copied().unwrap_or(0);
-        let written = usize::try_from(self.bytes_written).unwrap_or(usize::MAX);
         format!(
             "{out}  {most} of {} tokens, {} of the {} of a full cache; {} of room for tokens to come, {} in the file\npolicy   {}, budget {}\nprefill  \
              {:.3} s\nsave     {:.3} s\nload     {:.3} s, {:.0} times faster than prefilling again\n",
             self.tokens,
-            bytes(self.bytes_held.saturating_sub(self.bytes_spare)),
-            bytes(self.bytes_full),
-            bytes(self.bytes_spare),
-            bytes(written),
+            bytes(self.bytes_held.saturating_sub(self.bytes_spare) as u64),
+            bytes(self.bytes_full as u64),
+            bytes(self.bytes_spare as u64),
+            bytes(self.bytes_written),
             self.policy,
             self.budget,
             self.prefill_seconds,

@@ -36,7 +36,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let mut sheet =
         Sheet::new([Column::left("device"), Column::left("state"), Column::right("memory")]);
     for Listed { name, memory, error } in &devices {
-        let memory = memory.map(|count| bytes(usize::try_from(count).unwrap_or(usize::MAX)));
+        let memory = memory.map(bytes);
         let state = error.as_deref().unwrap_or("ready").to_owned();
         sheet.row([(*name).to_owned(), state, memory.unwrap_or_else(|| "-".into())]);
     }

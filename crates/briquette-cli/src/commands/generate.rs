@@ -144,10 +144,7 @@ impl Memory {
     }
 
     fn human(&self) -> String {
-        let of = |count: Option<u64>| {
-            count.map(|count| bytes(usize::try_from(count).unwrap_or(usize::MAX)))
-        };
-        match (of(self.device), of(self.process_peak)) {
+        match (self.device.map(bytes), self.process_peak.map(bytes)) {
             (Some(device), _) => format!("memory   {device} on the device, weights and cache\n"),
             (None, Some(peak)) => format!("memory   {peak} at most in the process\n"),
             (None, None) => String::new(),
@@ -369,10 +366,10 @@ impl Report {
             self.budget,
             speed("prefill", &self.prefill),
             speed("decode ", &self.decode),
-            bytes(bytes_held.saturating_sub(*bytes_spare)),
+            bytes(bytes_held.saturating_sub(*bytes_spare) as u64),
             100.0 * held_of_full,
-            bytes(*bytes_full),
-            bytes(*bytes_spare),
+            bytes(*bytes_full as u64),
+            bytes(*bytes_spare as u64),
             self.memory.human(),
         )
     }

@@ -46,32 +46,21 @@ The results of a run, a line per sample. The same command goes on from there.
 report.html
 The page of a run.
 .SH \"EXIT STATUS\"
-.TP
-0
-Done.
-.TP
-1
-Failed. One message on stderr says why.
-.TP
-2
-The command line cannot be understood.
-.TP
-130
-Interrupted. Results are kept, and the same command goes on.
 ";
 
 pub(crate) fn run(args: Args, mut command: Command) -> Result<()> {
     // Gives each command its full name.
     command.build();
+    let ends = ends(&command);
     let Some(dir) = args.out else {
-        let page = page(&command, "briquette")?;
+        let page = page(&command, "briquette", &ends)?;
         return stdout(&String::from_utf8_lossy(&page));
     };
     let failed = || format!("cannot write the manual into {}", dir.display());
     let commands = command.get_subcommands().filter(|command| command.get_name() != "help");
     let named = commands.map(|one| (format!("briquette-{}", one.get_name()), one));
     let pages = [("briquette".to_owned(), &command)].into_iter().chain(named);
-    let pages = pages.map(|(name, one)| Ok((format!("{name}.1"), page(one, &name)?)));
+    let pages = pages.map(|(name, one)| Ok((format!("{name}.1"), page(one, &name, &ends)?)));
     let pages = pages.collect::<io::Result<Vec<_>>>().with_context(failed)?;
     let mut gate = args.force.gate([]);
     pages.iter().try_for_each(|(name, _)| gate.new_file(&dir.join(name), Mark::Manual))?;
@@ -80,8 +69,16 @@ pub(crate) fn run(args: Args, mut command: Command) -> Result<()> {
     stdout(&format!("the manual is in {}\n", dir.display()))
 }
 
-/// The page of a command.
-fn page(command: &Command, name: &str) -> io::Result<Vec<u8>> {
+/// These sections, with the exit codes that the help of the whole command names.
+fn ends(command: &Command) -> String {
+    let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let codes = help.lines().filter_map(|line| line.trim_start().split_once("  "));
+    let codes = codes.map(|(code, text)| format!(".TP\n{code}\n{text}\n"));
+    ENDS.to_owned() + &codes.collect::<String>()
+}
+
+/// The page of a command, with these last sections.
+fn page(command: &Command, name: &str, ends: &str) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     let examples = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let man = Man::new(command.clone()).title(name.to_owned());
@@ -96,6 +93,6 @@ fn page(command: &Command, name: &str) -> io::Result<Vec<u8>> {
     if let Some((_, examples)) = examples.split_once("Examples:\n") {
         write!(page, ".SH EXAMPLES\n.nf\n{}\n.fi\n", examples.replace('-', "\\-"))?;
     }
-    page.write_all(ENDS.as_bytes())?;
+    page.write_all(ends.as_bytes())?;
     Ok(page)
 }

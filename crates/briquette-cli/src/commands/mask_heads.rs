@@ -152,7 +152,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     writeln!(
         shown.behind,
-        "{} prompts per row, {} tokens, 95 % Wilson intervals, {:.0} s on {}",
+        "{} prompts per row, {} tokens, {:.0} s on {}",
         prompts.len(),
         report.length,
         report.seconds,

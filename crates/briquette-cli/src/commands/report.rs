@@ -29,34 +29,41 @@ pub(crate) struct Args {
     /// Title of the page [default: the models, the tasks and the day]
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
-    /// Also write the tables in this form, as DIR/report/tables.tex
-    #[arg(long, value_enum, help_heading = "Output")]
-    format: Option<Format>,
+    /// Language of the tables for a text, in DIR/report
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    tables: Tables,
     #[command(flatten)]
     force: ForceArgs,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Tables {
+    /// tables.md
+    #[default]
+    Markdown,
+    /// tables.tex beside it
     Latex,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let inputs = files::results(&args.dir);
     args.force.gate(inputs).report(&args.dir, args.out.as_deref())?;
-    let format = match args.format {
-        None => TableFormat::Markdown,
-        Some(Format::Latex) => TableFormat::Latex,
+    let format = match args.tables {
+        Tables::Markdown => TableFormat::Markdown,
+        Tables::Latex => TableFormat::Latex,
     };
     let (page, title) = (args.out.as_deref(), args.title.as_deref());
     let written = html::write_as(format, &args.dir, page, title)?;
     for warning in &written.warnings {
         note(&format!("warning: {warning}"));
     }
+    let named = [&written.csv, &written.differences].into_iter().chain(&written.tables);
+    let named: Vec<String> = named.map(|path| files::last(path)).collect();
     let said = format!(
-        "{}: {} records; report.csv, differences.csv, tables and {} pictures in {}",
+        "{}: {} records; {} and {} pictures in {}",
         written.page.display(),
         written.records,
+        named.join(", "),
         written.pictures.len(),
         args.dir.join("report").display()
     );

@@ -1,4 +1,5 @@
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fmt::Write,
     path::{Path, PathBuf},
 };
@@ -7,7 +8,7 @@ use anyhow::{Context, Result};
 use briquette_eval::{
     files,
     record::Key,
-    run::{Plan, Rescoring, RunFile, Shard, Share, check_folder, read_results},
+    run::{Plan, Rescoring, RunFile, Shard, Share, TimeNeeded, check_folder, read_results},
 };
 use briquette_report::table::{Column, Rank, Sheet};
 use serde::Serialize;
@@ -23,7 +24,7 @@ use crate::{
     terminal::{
         output::{OutputArgs, Shown, TableArgs, note, with_causes},
         output_gate::Mark,
-        progress,
+        progress::{self, spoken},
     },
 };
 
@@ -57,7 +58,9 @@ pub(crate) struct Args {
     batch: BatchArgs,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// Say what there is to do, and do nothing
+    /// Say what there is to do and about how long it takes, and keep nothing
+    ///
+    /// The first units are measured for a few seconds.
     #[arg(long)]
     dry_run: bool,
     /// Write the prompts in tokens, one JSON line each, and do nothing else
@@ -118,14 +121,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
         return Ok(files::write(path, lines)?);
     }
-    if args.dry_run {
-        return dry_run(&args, &file, &plan, &out);
-    }
-
     let measurement = Measurement {
         file: &file,
         plan: &plan,
-        out: Some(out),
+        out: Some(out.clone()),
         page: args.shard.is_none() && !args.no_report,
         device: args.device.name(),
         batch: &args.batch,
@@ -136,27 +135,31 @@ pub(crate) fn run(args: Args) -> Result<()> {
         output: &args.output,
         tables: &args.tables,
     };
-    measurement.run()
+    if args.dry_run { dry_run(&args, &measurement, &out) } else { measurement.run() }
 }
 
 /// The JSON of a dry run.
 #[derive(Serialize)]
 struct Left {
     shares: Vec<Share>,
+    /// Seconds that the rest takes, about, by model; empty without the device.
+    seconds: BTreeMap<String, f64>,
 }
 
-/// Units and tokens by task and policy, without those whose results are there. What the run would
-/// refuse is refused; a device that this build does not have is said, for it may have been built
-/// elsewhere.
-fn dry_run(args: &Args, file: &RunFile, plan: &Plan, out: &Path) -> Result<()> {
-    match open_device(args.device.name()) {
+/// Units and tokens by task and policy, without those whose results are there, and about how long
+/// they take. What the run would refuse is refused; a device that this build does not have is said,
+/// for it may have been built elsewhere.
+fn dry_run(args: &Args, measurement: &Measurement<'_>, out: &Path) -> Result<()> {
+    let plan = measurement.plan;
+    let opened = open_device(args.device.name());
+    match &opened {
         Ok((name, _)) => {
-            args.jobs.threads(&name)?;
+            args.jobs.threads(name)?;
         }
-        Err(error) => note(&format!("the run would be refused: {}", with_causes(&error))),
+        Err(error) => note(&format!("the run would be refused: {}", with_causes(error))),
     }
-    check_folder(out, file, args.shard)?;
-    let mut done = std::collections::BTreeSet::new();
+    check_folder(out, measurement.file, args.shard)?;
+    let mut done = BTreeSet::new();
     let mut rescoring = Rescoring::new(plan);
     let own = args.shard.map(Shard::file_name);
     for name in own.iter().map(String::as_str).chain(["results.jsonl"]) {
@@ -190,5 +193,16 @@ fn dry_run(args: &Args, file: &RunFile, plan: &Plan, out: &Path) -> Result<()> {
     for (key, reason) in plan.unavailable() {
         writeln!(shown.behind, "{}, {} at {}: {reason}", key.model, key.policy, key.budget)?;
     }
-    args.output.write_tables(&args.tables, &shown, &Left { shares })
+    let mut seconds = BTreeMap::new();
+    if opened.is_ok() {
+        for needed in measurement.time_needed(|key| done.contains(key))? {
+            let TimeNeeded { model, units, measured, time } = needed;
+            let time = time.inspect(|time| {
+                seconds.insert(model.clone(), time.as_secs_f64());
+            });
+            let about = time.map_or_else(|| "no unit ended in time".into(), spoken);
+            writeln!(shown.behind, "{model}: {units} units, about {about} ({measured} measured)")?;
+        }
+    }
+    args.output.write_tables(&args.tables, &shown, &Left { shares, seconds })
 }

@@ -169,10 +169,7 @@ fn answers(args: &Args, metrics: &Metrics) -> Result<()> {
         summary: scored.summary(),
     };
     let mut shown = tables(&json.summary)?;
-    writeln!(
-        shown.behind,
-        "scored by {metrics}; 95 % intervals over samples; nothing was asked again"
-    )?;
+    writeln!(shown.behind, "scored by {metrics}; nothing was asked again")?;
     if let Some(page) = page {
         for warning in &page.warnings {
             note(&format!("warning: {warning}"));

@@ -4,11 +4,8 @@ use std::collections::BTreeMap;
 
 use briquette_eval::{
     record::{Outcome, Record},
-    run::weak,
+    run::{FIRST_PROMPTS, weak},
 };
-
-/// Prompts of a task that are looked at.
-const PROMPTS: usize = 2;
 
 /// Sums of the scores of the first prompts, and how many they are, by model, task and question.
 #[derive(Default)]
@@ -32,6 +29,6 @@ impl FirstAnswers {
         *sum += score;
         *prompts += 1;
         let count = *prompts;
-        (count == PROMPTS).then(|| weak(&key.task, *sum / count as f64, count)).flatten()
+        (count == FIRST_PROMPTS).then(|| weak(&key.task, *sum / count as f64, count)).flatten()
     }
 }

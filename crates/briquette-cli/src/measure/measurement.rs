@@ -4,6 +4,7 @@ use std::{
     fmt::Write,
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Result, bail};
@@ -12,8 +13,8 @@ use briquette_eval::{
     journal::Accept,
     record::Key,
     run::{
-        Executed, Failure, Plan, RunFile, Runner, Shard, Split, Summary, Unavailable, begin,
-        execute,
+        Executed, Failure, FittedBudget, Plan, RunFile, Runner, Shard, Split, Summary, TimeNeeded,
+        Unavailable, begin, estimate, execute,
     },
 };
 use briquette_report::{html, summary};
@@ -24,10 +25,13 @@ use crate::{
     args::{batch::BatchArgs, jobs::JobsArgs, model::open_device},
     terminal::{
         interrupt,
-        output::{OutputArgs, Shown, TableArgs, bytes, note, note_fallbacks, plain},
+        output::{OutputArgs, Shown, TableArgs, bytes, note, note_fallbacks, note_warnings, plain},
         progress,
     },
 };
+
+/// Time that an estimate measures each model for.
+const MEASURED: Duration = Duration::from_secs(5);
 
 /// A run file, and how it is measured.
 pub(crate) struct Measurement<'a> {
@@ -61,16 +65,7 @@ struct Report {
 impl Measurement<'_> {
     /// Runs what the results do not hold yet, and shows all of them.
     pub(crate) fn run(self) -> Result<()> {
-        let (name, device) = open_device(self.device)?;
-        let runner = Runner {
-            batch: self.batch.limit(&name, &device),
-            policies: self.batch.policies(&name),
-            device,
-            threads: self.jobs.threads(&name)?,
-            shard: self.shard,
-            keep_going: self.keep_going,
-            interrupt: interrupt::flag(),
-        };
+        let (name, runner) = self.runner()?;
         let kept = self.out.clone();
         let unkept = kept.is_none().then(tempfile::tempdir).transpose()?;
         let dir = kept.as_deref().or(unkept.as_ref().map(tempfile::TempDir::path));
@@ -80,7 +75,8 @@ impl Measurement<'_> {
         for (task, count) in results.scored_anew() {
             note(&scored_anew(task, *count));
         }
-        let bar = progress::units(0);
+        note_warnings();
+        let bar = progress::units(0, runner.interrupt.clone());
         let mut first_answers = FirstAnswers::default();
         let executed = execute(plan, &mut results, &runner, |progress| {
             bar.set_length(progress.tokens as u64);
@@ -107,7 +103,14 @@ impl Measurement<'_> {
             }
         });
         bar.finish_and_clear();
-        let Executed { failures, split, fallbacks } = executed?;
+        let Executed { budgets, failures, split, fallbacks } = executed?;
+        for found in budgets {
+            let FittedBudget { model, policy, asked, task, prompt, budget, held } = found;
+            note(&plain(&format!(
+                "{model}, {policy} at {asked}: a budget of {budget} holds {:.1} % on `{task}`, {prompt} tokens",
+                100.0 * held
+            )));
+        }
         for Split { key, rows, policies, fits, error } in split {
             let most = match fits {
                 0 => "each of its samples fails alone".to_owned(),
@@ -152,10 +155,34 @@ impl Measurement<'_> {
 }
 
 impl Measurement<'_> {
+    /// The device by its name, and how the plan is run on it.
+    fn runner(&self) -> Result<(String, Runner)> {
+        let (name, device) = open_device(self.device)?;
+        let runner = Runner {
+            batch: self.batch.limit(&name, &device),
+            policies: self.batch.policies(&name),
+            device,
+            threads: self.jobs.threads(&name)?,
+            shard: self.shard,
+            keep_going: self.keep_going,
+            interrupt: interrupt::flag(),
+        };
+        Ok((name, runner))
+    }
+
+    /// The time that what is left takes on this device, from a few seconds of measuring.
+    pub(crate) fn time_needed(&self, is_done: impl Fn(&Key) -> bool) -> Result<Vec<TimeNeeded>> {
+        let (_, runner) = self.runner()?;
+        let spinner = progress::spinner("measuring how long it takes");
+        let found = estimate(self.plan, &runner, MEASURED, is_done);
+        drop(spinner);
+        Ok(found?)
+    }
+
     /// A line before long work: models, device and units.
     fn header(&self, device: &str, threads: usize, units: usize) -> String {
         let models = self.file.models.iter().map(|model| {
-            let size = usize::try_from(weights_bytes(&model.dir)).unwrap_or(usize::MAX);
+            let size = weights_bytes(&model.dir);
             format!("{}, {}", model.label(), bytes(size))
         });
         let threads = if threads == 1 { String::new() } else { format!(", {threads} threads") };
@@ -183,7 +210,6 @@ impl Report {
         if !self.left_out.is_empty() {
             writeln!(text, "{} damaged samples were left out", self.left_out.len())?;
         }
-        write!(text, "95 % intervals over samples; ")?;
         match self.summary.wall_seconds {
             Some(seconds) => write!(text, "wall time {seconds:.0} s on {device}")?,
             // Results of older versions do not say when they ended.

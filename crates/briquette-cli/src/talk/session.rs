@@ -265,7 +265,7 @@ impl<'a> Session<'a> {
         Ok(format!(
             "[{} tokens seen, {kept} kept, {}: {:.0} % of a full cache{rate}]",
             self.seen(),
-            bytes(held.kept()),
+            bytes(held.kept() as u64),
             100.0 * held.kept_of_full(),
         ))
     }

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use briquette::ops::Fallback;
-use briquette_eval::{files, steering::steers};
+use briquette_eval::{files, steering::steers, warnings};
 use briquette_report::{
     Marked,
     table::{Form, Sheet},
@@ -126,7 +126,8 @@ impl OutputArgs {
         }
     }
 
-    /// As [`write`](Self::write), of a result with tables.
+    /// As [`write`](Self::write), of a result with tables. Beside a form for programs people get no
+    /// tables, but what casts doubt on the result, and the names of files.
     pub(crate) fn write_tables(
         &self,
         tables: &TableArgs,
@@ -134,23 +135,29 @@ impl OutputArgs {
         result: &impl Serialize,
     ) -> Result<()> {
         let form = tables.form();
-        let written = shown.tables(form);
+        let written = form.map_or_else(String::new, |form| shown.tables(form));
+        let intervals = form.map_or_else(String::new, |form| shown.intervals(form));
         let Shown { before, behind, .. } = shown;
-        match (tables.format, form) {
-            (Format::Json, _) if !self.json_on_stdout() => {
-                self.write("", result)?;
-                note(&format!("{before}{written}{behind}"));
-                stdout(&json(&Marked::new(result))?)
-            }
-            (_, Form::Tsv | Form::Markdown) => {
-                [before, behind]
-                    .into_iter()
-                    .filter(|text| !text.is_empty())
-                    .for_each(|text| note(text));
-                self.write(&written, result)
-            }
-            _ => self.write(&format!("{before}{written}{behind}"), result),
+        if tables.format == Format::Table {
+            return self.write(&format!("{before}{written}{intervals}{behind}"), result);
         }
+        [before, &intervals, behind]
+            .into_iter()
+            .filter(|text| !text.is_empty())
+            .for_each(|text| note(text));
+        match (tables.format, self.json_on_stdout()) {
+            // Two results on one stream would be none.
+            (_, true) => return self.write("", result),
+            (Format::Json, false) => {
+                self.write("", result)?;
+                stdout(&json(&Marked::new(result))?)?;
+            }
+            _ => self.write(&written, result)?,
+        }
+        if let Some(path) = &self.json {
+            note(&format!("the result as JSON is in {}", path.display()));
+        }
+        Ok(())
     }
 
     /// The stream for people, for text that comes bit by bit.
@@ -209,7 +216,8 @@ impl Stream {
 pub(crate) struct TableArgs {
     /// Form of the tables
     ///
-    /// All but `table` write everything else to stderr.
+    /// All but `table` write everything else to stderr, and no tables there. With `--json -` the
+    /// JSON is all that is on stdout.
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     format: Format,
     /// Show all columns, wider than the terminal
@@ -223,7 +231,7 @@ enum Format {
     Table,
     Tsv,
     Markdown,
-    /// As `--json -`
+    /// The result as `--json` writes it
     Json,
 }
 
@@ -232,12 +240,13 @@ const PIPED: u16 = 100;
 
 impl TableArgs {
     /// The form of the tables, where they are not JSON.
-    fn form(&self) -> Form {
+    fn form(&self) -> Option<Form> {
         match self.format {
-            Format::Tsv => Form::Tsv,
-            Format::Markdown => Form::Markdown,
-            Format::Table | Format::Json if self.wide => Form::Ruled(None),
-            Format::Table | Format::Json => Form::Ruled(Some(columns())),
+            Format::Tsv => Some(Form::Tsv),
+            Format::Markdown => Some(Form::Markdown),
+            Format::Table if self.wide => Some(Form::Ruled(None)),
+            Format::Table => Some(Form::Ruled(Some(columns()))),
+            Format::Json => None,
         }
     }
 }
@@ -266,6 +275,14 @@ impl Shown {
         let tables = self.tables.iter().map(|sheet| sheet.write(form));
         tables.collect::<Vec<_>>().join("\n")
     }
+
+    /// The lines on intervals that are shown, each once.
+    fn intervals(&self, form: Form) -> String {
+        let mut lines: Vec<&str> =
+            self.tables.iter().filter_map(|sheet| sheet.intervals(form)).collect();
+        lines.dedup();
+        lines.into_iter().map(|line| format!("{line}\n")).collect()
+    }
 }
 
 /// Writes text to stdout. A reader who has gone is an error as any other.
@@ -279,6 +296,13 @@ pub(crate) fn stdout(text: &str) -> Result<()> {
 pub(crate) fn note(text: &str) {
     if verbosity() != Verbosity::Quiet {
         error(text);
+    }
+}
+
+/// Writes the warnings of the files that were read so far.
+pub(crate) fn note_warnings() {
+    for warning in warnings::take() {
+        note(&format!("warning: {warning}"));
     }
 }
 
@@ -327,7 +351,7 @@ pub(crate) fn with_causes(error: &anyhow::Error) -> String {
 }
 
 /// Bytes in the largest binary unit they fill.
-pub(crate) fn bytes(count: usize) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     let count = count as f64;
     [("GiB", 30), ("MiB", 20), ("KiB", 10)]
         .into_iter()

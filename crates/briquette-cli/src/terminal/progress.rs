@@ -1,10 +1,12 @@
 use std::{
+    fmt::Write,
     io::{self, IsTerminal},
     thread,
     time::Duration,
 };
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use briquette_models::Interrupt;
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::terminal::output::{Verbosity, note, plain, verbosity};
 
@@ -96,13 +98,16 @@ pub(crate) fn bar(total: usize) -> ProgressBar {
 }
 
 /// A bar over tokens, of which units of different length take a part each. Its prefix is the time
-/// that is left.
-pub(crate) fn units(tokens: usize) -> ProgressBar {
+/// that is left. Behind it stand the tokens that were read, within a unit too.
+pub(crate) fn units(tokens: usize, read: Interrupt) -> ProgressBar {
     let bar = shown(ProgressBar::new(tokens as u64));
-    if let Ok(style) =
-        ProgressStyle::with_template("{bar:20} {percent} %, {elapsed} gone, {prefix}  {wide_msg}")
-    {
-        bar.set_style(style);
+    let template = "{bar:12} {percent} %, {elapsed} gone, {prefix}, {read} tokens  {wide_msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        let read = move |_: &ProgressState, text: &mut dyn Write| {
+            // What cannot be written is not shown.
+            let _ = write!(text, "{}", HumanCount(read.tokens_read()));
+        };
+        bar.set_style(style.with_key("read", read));
     }
     bar.enable_steady_tick(TICK);
     bar

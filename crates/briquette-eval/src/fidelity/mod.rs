@@ -40,6 +40,7 @@
 mod capture;
 mod divergence;
 mod kept;
+mod largest;
 mod measure;
 mod oracle;
 mod plan;
@@ -47,6 +48,7 @@ mod reference;
 
 pub use divergence::{agreement, kl_divergence};
 pub use kept::{share_of_heads, token_texts};
+pub use largest::{Largest, Probe, largest};
 pub use measure::Measured;
 pub use oracle::overlap;
 pub use plan::Plan;

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use super::{
     ask::is_context_alone,
+    candidate::FULL,
     plan::{ModelPlan, TaskData, Unit},
     tasks::{Planned, Work},
+    weak::FIRST_PROMPTS,
 };
 use crate::tasks::{Question, Sample};
 
@@ -124,9 +126,10 @@ pub(super) fn batches<'a>(
     batches
 }
 
-/// Batches in rounds of so many policies at most, in the order of the first batch of each. A batch
-/// is a round by itself whose prompt comes in chunks, or whose policy starts from a prefix or does
-/// not attend to a prompt as others do, and whatever asks nothing.
+/// Batches in rounds of at most so many policies: first those in which the full cache answers the
+/// first prompts of a task, which say whether the others say anything, then in the order of the
+/// first batch of each. A batch is a round by itself whose prompt comes in chunks, or whose policy
+/// starts from a prefix or does not attend to a prompt as others do, and whatever asks nothing.
 pub(super) fn rounds<'a>(
     plan: &ModelPlan,
     tasks: &[Planned],
@@ -153,7 +156,20 @@ pub(super) fn rounds<'a>(
             }
         }
     }
+    rounds.sort_by_key(|round| !round.batches.iter().any(|batch| is_first(plan, tasks, batch)));
     rounds
+}
+
+/// Whether the full cache answers one of the first prompts of a task in this batch.
+fn is_first(plan: &ModelPlan, tasks: &[Planned], batch: &Batch<'_>) -> bool {
+    let first = |unit: &Unit| {
+        let task = plan.groups[unit.group].task;
+        unit.key.policy == FULL
+            && unit.sample < FIRST_PROMPTS
+            && asked(plan, tasks, unit).is_some()
+            && plan.groups[..unit.group].iter().all(|before| before.task != task)
+    };
+    batch.units().any(first)
 }
 
 /// Whether the first prompt of a unit may be read once for several policies.

@@ -3,13 +3,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use briquette::{Budget, KvCache, Policy, Prefix, ops::Fallback};
+use briquette::{Budget, KvCache, Prefix, ops::Fallback};
 use briquette_models::{Interrupt, Model, prefill, prefill_shared_timed};
 use burn::tensor::Device;
 
 use super::{
     ask::{Prefilled, Session, Start, first_prompts},
     batch::{Batch, BatchLimit, Round, batches, rounds},
+    fitted::{Fitted, FittedBudget},
     line::Line,
     pace::Pace,
     plan::{ModelPlan, Plan, TaskData, Unit, no_sample},
@@ -88,9 +89,11 @@ pub struct Split {
     pub error: Error,
 }
 
-/// Failures and fallbacks of a run.
+/// Failures, fallbacks and found budgets of a run.
 #[derive(Debug, Default)]
 pub struct Executed {
+    /// Budgets that were found for a share of the bytes.
+    pub budgets: Vec<FittedBudget>,
     /// Units that failed, with [`Runner::keep_going`].
     pub failures: Vec<Failure>,
     /// Batches that failed, and were measured in parts.
@@ -151,8 +154,11 @@ pub fn execute(
         if model_plan.units.iter().any(|unit| left(results, unit)) {
             let model = model_plan.opened.load(&runner.device)?;
             let model = model.with_interrupt(runner.interrupt.clone());
-            let probed = probe(model_plan, &model)?;
-            for (entry, reason) in &probed {
+            let units = model_plan.units.iter().filter(|unit| left(results, unit));
+            let Prepared { fitted, refused } =
+                Prepared::new(model_plan, &model, &plan.tasks, units)?;
+            executed.budgets.extend(fitted.found.iter().cloned());
+            for (entry, reason) in &refused {
                 let planned = &model_plan.entries[*entry];
                 let seed = model_plan.units.first().map(|unit| unit.key.seed);
                 let key = no_sample(
@@ -163,20 +169,17 @@ pub fn execute(
                 );
                 note_unavailable(results, key, reason)?;
             }
-            let can = |unit: &Unit| !probed.iter().any(|(entry, _)| *entry == unit.entry);
+            let can = |unit: &Unit| !refused.iter().any(|(entry, _)| *entry == unit.entry);
             for unit in model_plan.units.iter().filter(|unit| left(results, unit) && !can(unit)) {
                 so_far.all -= 1;
                 so_far.tokens -= unit.tokens;
             }
             on_unit(so_far);
-            // A batch is the same whether or not some of it has results: rows of another batch
-            // would be summed in another order.
             let units = model_plan.units.iter().filter(|unit| here(&unit.key) && can(unit));
-            let mut batches = batches(model_plan, &plan.tasks, units, runner.batch);
-            batches.retain(|batch| batch.units().any(|unit| left(results, unit)));
+            let batches = pending(plan, model_plan, units, runner, |unit| left(results, unit));
             let rest = batches.iter().flat_map(Batch::units);
             let mut pace = Pace::new(rest.filter(|unit| left(results, unit)));
-            let unit_runner = UnitRunner::new(model_plan, &model, &plan.tasks, &batches)?;
+            let unit_runner = UnitRunner::new(model_plan, &model, &plan.tasks, fitted, &batches)?;
             let rounds = rounds(model_plan, &plan.tasks, batches, runner.policies);
             let measure = |round, found: &mut Found<'_, _>| unit_runner.measure_round(round, found);
             jobs::run_each(&rounds, runner.threads, measure, |(batch, measured, splits)| {
@@ -213,6 +216,20 @@ pub fn execute(
     Ok(executed)
 }
 
+/// Batches of units of which some are left. A batch is the same whether or not some of it has
+/// results: rows of another batch would be summed in another order.
+pub(super) fn pending<'a>(
+    plan: &Plan,
+    model: &ModelPlan,
+    units: impl Iterator<Item = &'a Unit>,
+    runner: &Runner,
+    is_left: impl Fn(&Unit) -> bool,
+) -> Vec<Batch<'a>> {
+    let mut batches = batches(model, &plan.tasks, units, runner.batch);
+    batches.retain(|batch| batch.units().any(&is_left));
+    batches
+}
+
 fn unit_error(key: &Key, error: Error) -> Error {
     Error::Unit { unit: key.to_string(), source: Box::new(error) }
 }
@@ -225,6 +242,29 @@ fn note_unavailable(results: &mut Results, key: Key, reason: &str) -> Result<()>
     let outcome = Outcome::Unavailable { reason: reason.into() };
     let record = Record { key, outcome, seconds: 0.0, began_seconds: None, ended_seconds: None };
     results.push(&Line { record, fingerprint: "-".into() })
+}
+
+/// The policies of a plan, tried on its model before anything is measured.
+pub(super) struct Prepared {
+    /// Budgets by the bytes that they hold.
+    pub(super) fitted: Fitted,
+    /// Entries that turn out not to hold on this model, with the reasons.
+    pub(super) refused: Vec<(usize, String)>,
+}
+
+impl Prepared {
+    pub(super) fn new<'a>(
+        plan: &ModelPlan,
+        model: &Model,
+        tasks: &[Planned],
+        left: impl Iterator<Item = &'a Unit>,
+    ) -> Result<Self> {
+        let mut refused = probe(plan, model)?;
+        let can = |unit: &&Unit| !refused.iter().any(|(entry, _)| *entry == unit.entry);
+        let fitted = Fitted::new(plan, model, tasks, left.filter(can))?;
+        refused.extend(fitted.refused.iter().cloned());
+        Ok(Self { fitted, refused })
+    }
 }
 
 /// Policies whose budget turns out too small on this model only when a prompt comes: those in
@@ -253,8 +293,11 @@ fn probe(plan: &ModelPlan, model: &Model) -> Result<Vec<(usize, String)>> {
 /// The records of a row, one a unit.
 type Measured = Result<Vec<Record>>;
 
+/// A batch with what came of each of its rows, and what had to be split for it.
+pub(super) type Ended<'b> = (&'b Batch<'b>, Vec<Measured>, Vec<Split>);
+
 /// Measures the units of one model, with the state that they share.
-struct UnitRunner<'a> {
+pub(super) struct UnitRunner<'a> {
     plan: &'a ModelPlan,
     model: &'a Model,
     tasks: &'a [Planned],
@@ -262,13 +305,15 @@ struct UnitRunner<'a> {
     references: Shared<(usize, usize), Reference<'a>>,
     /// Cache that each entry begins with; `None` for an empty one.
     starts: Vec<Option<KvCache>>,
+    fitted: Fitted,
 }
 
 impl<'a> UnitRunner<'a> {
-    fn new(
+    pub(super) fn new(
         plan: &'a ModelPlan,
         model: &'a Model,
         tasks: &'a [Planned],
+        fitted: Fitted,
         batches: &[Batch<'_>],
     ) -> Result<Self> {
         let compared =
@@ -280,15 +325,16 @@ impl<'a> UnitRunner<'a> {
         let open = |path: &PathBuf| prefix::open(Prefix::read(path)?, model, weights);
         let starts =
             plan.entries.iter().map(|planned| planned.prefix.as_ref().map(open).transpose());
-        Ok(Self { plan, model, tasks, references, starts: starts.collect::<Result<_>>()? })
+        let starts = starts.collect::<Result<_>>()?;
+        Ok(Self { plan, model, tasks, references, starts, fitted })
     }
 
     /// Measures the batches of a round, and tells of each as it ends. A shared prefill that fails
     /// is done for each policy by itself.
-    fn measure_round<'b>(
+    pub(super) fn measure_round<'b>(
         &self,
         round: &'b Round<'b>,
-        found: &mut Found<'_, (&'b Batch<'b>, Vec<Measured>, Vec<Split>)>,
+        found: &mut Found<'_, Ended<'b>>,
     ) -> Result<()> {
         let Some(first) = round.batches.first().and_then(|batch| batch.units().next()) else {
             return Ok(());
@@ -326,7 +372,7 @@ impl<'a> UnitRunner<'a> {
         let Some((samples, ask)) = asked else { return Ok(Vec::new()) };
         let mut caches = Vec::new();
         for unit in round.batches.iter().filter_map(|batch| batch.units().next()) {
-            let policy = &self.plan.entries[unit.entry].entry.policy;
+            let policy = self.fitted.policy(self.plan, unit);
             caches.push(self.model.cache(policy.clone())?);
         }
         let prompts = first_prompts(&samples, ask);
@@ -398,7 +444,7 @@ impl<'a> UnitRunner<'a> {
         let units: Vec<&Unit> = rows.iter().filter_map(|row| row.first().copied()).collect();
         let Some(&unit) = units.first() else { return Ok((Vec::new(), 0.0)) };
         let mut saved = 0.0;
-        let policy: &Policy = &self.plan.entries[unit.entry].entry.policy;
+        let policy = self.fitted.policy(self.plan, unit);
         let group = &self.plan.groups[unit.group];
         let task = &self.tasks[group.task];
         let outcomes = match (&task.work, &group.data, unit.key.ask) {
@@ -624,5 +670,21 @@ mod tests {
         }
         let reasons: Vec<&str> = results.unavailable().map(|(_, reason)| reason).collect();
         assert!(matches!(reasons[..], [reason] if reason.contains("of 1KiB")), "{reasons:?}");
+    }
+
+    #[test]
+    fn the_full_cache_answers_the_first_prompts_of_a_task_before_all_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, plan) = plan(["a", "b", "c"], vec![Question::After]);
+        let mut results = begun(dir.path(), &file, &plan);
+        let mut heard = Vec::new();
+        let runner = Runner { threads: 1, ..runner(false) };
+        execute(&plan, &mut results, &runner, |progress| {
+            let record = progress.record.map(|record| &record.key);
+            heard.extend(record.map(|key| format!("{} {}", key.policy, key.sample)));
+        })
+        .unwrap();
+        assert_eq!(heard[..4], ["full 0", "full 1", "local-window 0", "local-window 1"]);
+        assert_eq!(heard.len(), 8);
     }
 }

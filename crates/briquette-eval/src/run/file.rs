@@ -3,11 +3,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use briquette::{Budget, parse};
+use briquette::parse;
 use serde::Deserialize;
 
 use super::{
-    budget::BudgetText,
+    budget::RunBudget,
     candidate::Candidate,
     model::ModelSpec,
     own::OwnPolicy,
@@ -29,7 +29,7 @@ pub struct RunFile {
     pub seeds: Vec<u64>,
     /// Budgets of the policies that have one and say none themselves.
     #[serde(default)]
-    budgets: Vec<BudgetText>,
+    budgets: Vec<RunBudget>,
     /// Changes, as `schedule.prefill=first-prompt`, to every policy that has the key. Labels stay.
     #[serde(default)]
     change: Vec<String>,
@@ -137,8 +137,7 @@ impl RunFile {
         if self.policies.is_empty() && own.is_empty() && !self.full {
             return Err(self.error("there is no policy, and `full` is false".into()));
         }
-        let budgets: Vec<Budget> = self.budgets.iter().map(|budget| budget.0).collect();
-        policies::candidates(&self.policies, own, &self.change, &budgets, self.full)
+        policies::candidates(&self.policies, own, &self.change, &self.budgets, self.full)
     }
 
     /// The tasks, with paths that begin at the folder of the file.

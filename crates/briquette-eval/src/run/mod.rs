@@ -9,6 +9,7 @@
 //! - [`RunFile`] is what the user writes;
 //! - [`OwnPolicy`] and [`Planned`] are policies and tasks that are given in code;
 //! - [`Plan`] is every unit it asks for, each with its [`Key`](crate::record::Key);
+//! - [`estimate()`] measures a few of them to say how long all take;
 //! - [`execute()`] runs the units that the results do not hold yet;
 //! - [`Results`] is the file they are kept in, [`begin()`] opens it;
 //! - [`Shard`] is the part of a plan that one of several machines runs, [`merge()`] joins the
@@ -21,9 +22,11 @@ mod batch;
 mod begin;
 mod budget;
 mod candidate;
+mod estimate;
 mod execute;
 mod fidelity;
 mod file;
+mod fitted;
 mod folder;
 mod form;
 mod found;
@@ -49,9 +52,11 @@ mod weak;
 
 pub use batch::BatchLimit;
 pub use begin::{begin, check_folder};
+pub use estimate::{TimeNeeded, estimate};
 pub use execute::{Executed, Failure, Progress, Runner, Split, execute};
 pub use fidelity::FidelityTask;
 pub use file::RunFile;
+pub use fitted::FittedBudget;
 pub(crate) use form::ChatForm;
 pub use found::Measure;
 pub use header::{Header, ModelHeader};
@@ -69,4 +74,4 @@ pub use shard::Shard;
 pub use summary::{Row, Summary, Unavailable};
 pub use tasks::{Planned, Tasks, Work};
 pub use text::{Protocol, TextTask};
-pub use weak::weak;
+pub use weak::{FIRST_PROMPTS, weak};

@@ -4,7 +4,11 @@ use briquette_models::{ChatTemplate, Model, ModelConfig, Tokenizer, WeightBits};
 use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
-use super::{form::ChatForm, header::ModelHeader};
+use super::{
+    form::ChatForm,
+    header::ModelHeader,
+    tasks::{Planned, Work},
+};
 use crate::{Error, Result, files, profiles::Profiles, warnings};
 
 /// A model in a run file.
@@ -145,6 +149,32 @@ impl OpenModel {
     /// Bytes of the keys and values of a token, all kept.
     pub(super) fn bytes_of_token(&self) -> usize {
         self.config.cache_shape().token_bytes(self.spec.dtype.burn())
+    }
+
+    /// Warning where tasks do not use the chat template of the model, or cannot.
+    pub(super) fn ignored_template(&self, tasks: &[Planned]) -> Result<Option<String>> {
+        let asks = |task: &&Planned| matches!(task.work, Work::Ask { .. });
+        let names = |tasks: Vec<&Planned>| -> Option<String> {
+            let names: Vec<String> = tasks.iter().map(|task| format!("`{}`", task.label)).collect();
+            (!names.is_empty()).then(|| names.join(", "))
+        };
+        let (asked, read): (Vec<_>, Vec<_>) = tasks.iter().partition(asks);
+        if self.spec.chat {
+            return Ok(names(read).map(|read| {
+                format!(
+                    "{}: {read} reads a text as it is: `chat` is for prompts that ask",
+                    self.label
+                )
+            }));
+        }
+        let Some(asked) = names(asked) else { return Ok(None) };
+        Ok(ChatTemplate::load(&self.spec.dir)?.map(|_| {
+            format!(
+                "{}: {asked} is asked without the model's chat template, which `chat = true` beside its `dir` (--chat) puts \
+                 around prompts",
+                self.label
+            )
+        }))
     }
 
     /// Reads the weights.

@@ -1,6 +1,6 @@
-use briquette::{Budget, Error as Refusal, Policy};
+use briquette::{Error as Refusal, Policy};
 
-use super::candidate::Candidate;
+use super::{budget::RunBudget, candidate::Candidate};
 use crate::{
     Error, Result,
     policy::{AMPLE, NamedPolicy},
@@ -33,7 +33,7 @@ impl OwnPolicy {
     ///
     /// # Errors
     /// What no budget helps, [`Error::PolicyText`] and [`Error::PolicyVersion`].
-    pub(super) fn candidates(&self, default: &[Budget]) -> Result<Vec<Candidate>> {
+    pub(super) fn candidates(&self, default: &[RunBudget]) -> Result<Vec<Candidate>> {
         let Self { label, policy, version } = self;
         if let Some(fault) = steering::fault(label) {
             let reason = format!("its label cannot be shown: {fault}");
@@ -55,8 +55,8 @@ impl OwnPolicy {
                           the top of the run file";
             return Err(Error::PolicyText { text: label.clone(), reason: reason.into() });
         } else {
-            let at = |budget: &Budget| {
-                let policy = policy.clone().with_budget(*budget);
+            let at = |budget: &RunBudget| {
+                let policy = policy.clone().with_budget(budget.budget());
                 let checked = policy.check().map(|()| policy).map_err(Error::from);
                 Candidate::at(label, *budget, checked)
             };

@@ -10,6 +10,7 @@ use super::{
     model::OpenModel,
     own::OwnPolicy,
     tasks::{Planned, Work},
+    text::Protocol,
     twice::twice,
 };
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
     policy::NamedPolicy,
     record::Key,
     tasks::{Question, Sample, Turn, text::Window},
+    warnings,
 };
 
 /// Everything a run file asks for.
@@ -54,6 +56,8 @@ pub(super) struct PlannedPolicy {
     pub(super) entry: NamedPolicy,
     pub(super) budget: String,
     pub(super) fingerprint: String,
+    /// The share of the full cache's bytes that its budget is to hold.
+    pub(super) held: Option<f64>,
     /// The file of what is read before every sample.
     pub(super) prefix: Option<PathBuf>,
 }
@@ -155,12 +159,24 @@ impl Plan {
             let reason = format!("it starts from a prefix, and `{}` from a text", task.label);
             return Err(Error::PolicyText { text: started.label.clone(), reason });
         }
+        let held = candidates.iter().find(|candidate| candidate.held.is_some());
+        let stream = tasks.iter().find(
+            |task| matches!(&task.work, Work::Text(text) if text.protocol == Protocol::Stream),
+        );
+        if let (Some(held), Some(task)) = (held, stream) {
+            let reason = format!(
+                "it is to hold {} behind a prompt, and `{}` has none",
+                held.budget, task.label
+            );
+            return Err(Error::PolicyText { text: held.label.clone(), reason });
+        }
         let mut skipped = Vec::new();
         let models = file
             .models
             .iter()
             .map(|model| {
                 let model = model.open(other_weights)?;
+                warnings::add(model.ignored_template(&tasks)?);
                 ModelPlan::new(model, &candidates, &tasks, &file.seeds, &mut skipped)
             })
             .collect::<Result<Vec<_>>>()?;
@@ -308,7 +324,7 @@ type Available = (Vec<PlannedPolicy>, Vec<(Key, String)>);
 
 fn available(model: &OpenModel, candidates: &[Candidate], seeds: &[u64]) -> Result<Available> {
     let (mut entries, mut unavailable) = (Vec::new(), Vec::new());
-    for Candidate { label, budget, policy, prefix, version } in candidates {
+    for Candidate { label, budget, policy, held, prefix, version } in candidates {
         let policy = model.profiles.attached_or_reason(policy.clone())?.and_then(|policy| {
             let checked = policy.check_shape(model.header.shape);
             checked.map(|()| policy).map_err(|error| error.to_string())
@@ -325,10 +341,14 @@ fn available(model: &OpenModel, candidates: &[Candidate], seeds: &[u64]) -> Resu
                 if let Some(version) = version {
                     add(version.as_bytes());
                 }
+                if held.is_some() {
+                    add(budget.as_bytes());
+                }
                 entries.push(PlannedPolicy {
                     entry: NamedPolicy { label: label.clone(), policy },
                     budget: budget.clone(),
                     fingerprint,
+                    held: *held,
                     prefix: prefix.clone(),
                 });
             }

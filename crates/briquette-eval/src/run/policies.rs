@@ -3,13 +3,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use briquette::{Budget, Policy, Prefix, methods};
+use briquette::{Policy, Prefix, methods};
 use serde::{
     Deserialize, Deserializer,
     de::{Error as _, Visitor},
 };
 
-use super::{budget::BudgetText, candidate::Candidate, own::OwnPolicy, twice::twice};
+use super::{
+    budget::RunBudget,
+    candidate::{Candidate, FULL},
+    own::OwnPolicy,
+    twice::twice,
+};
 use crate::{
     Error, Result, files,
     policy::{NamedPolicy, Written, is_file, method, split},
@@ -28,7 +33,7 @@ pub struct PolicySpec {
     #[serde(default)]
     change: Vec<String>,
     #[serde(default)]
-    budgets: Vec<BudgetText>,
+    budgets: Vec<RunBudget>,
 }
 
 /// The name of a method that exists, with its changes as on the command line, or of all.
@@ -146,7 +151,7 @@ impl PolicySpec {
     /// changes that were made.
     fn candidates(
         &self,
-        default: &[Budget],
+        default: &[RunBudget],
         changes: &[String],
         used: &mut [bool],
     ) -> Result<Vec<Candidate>> {
@@ -156,13 +161,12 @@ impl PolicySpec {
             return Ok(vec![Candidate { prefix: Some(path.clone()), ..of }]);
         }
         let written = self.written(changes, used)?;
-        let own: Vec<Budget> = self.budgets.iter().map(|budget| budget.0).collect();
-        if let (Some(budget), false) = (own.first(), written.takes_budget()) {
+        if let (Some(budget), false) = (self.budgets.first(), written.takes_budget()) {
             // It says why.
-            written.at(*budget)?;
+            written.at(budget.budget())?;
             return Ok(Vec::new());
         }
-        let budgets = match own.as_slice() {
+        let budgets = match self.budgets.as_slice() {
             [] if written.budget().is_some() || !written.takes_budget() => {
                 return Ok(vec![Candidate::of(written.checked()?)]);
             }
@@ -175,8 +179,8 @@ impl PolicySpec {
                 "it needs a budget: write `budgets` beside it or at the top of the file{file}"
             )));
         }
-        let at = |budget: &Budget| {
-            let policy = written.clone().at(*budget).map(|named| named.policy);
+        let at = |budget: &RunBudget| {
+            let policy = written.clone().at(budget.budget()).map(|named| named.policy);
             Candidate::at(&label, *budget, policy)
         };
         Ok(budgets.iter().map(at).collect())
@@ -214,19 +218,19 @@ pub(super) fn candidates(
     policies: &[PolicySpec],
     own: &[OwnPolicy],
     changes: &[String],
-    default: &[Budget],
+    default: &[RunBudget],
     full: bool,
 ) -> Result<Vec<Candidate>> {
     let mut candidates = Vec::new();
     let mut used = vec![false; changes.len()];
     if full {
-        let (label, policy) = ("full".into(), Policy::full());
+        let (label, policy) = (FULL.into(), Policy::full());
         candidates.push(Candidate::of(NamedPolicy { label, policy }));
     }
     for spec in policies {
         let more = spec.candidates(default, changes, &mut used)?;
         // Named beside the reference it would be the same.
-        let same = full && spec.label() == "full" && more.iter().all(|one| one.budget == "-");
+        let same = full && spec.label() == FULL && more.iter().all(|one| one.budget == "-");
         if !same {
             candidates.extend(more);
         }

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{
+    candidate::FULL,
     found::{Found, Measure},
     plan::{ModelPlan, Plan, PlannedPolicy},
     results::Results,
@@ -143,7 +144,7 @@ impl Summary {
     /// anything else.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings: Vec<String> = Vec::new();
-        let of_full = |row: &&Row| row.policy == "full" && row.measure == Measure::Score;
+        let of_full = |row: &&Row| row.policy == FULL && row.measure == Measure::Score;
         for row in self.rows.iter().filter(of_full) {
             let said = weak(&row.task, row.mean.mean, row.mean.count);
             warnings.extend(said.filter(|said| !warnings.contains(said)));
@@ -175,7 +176,7 @@ fn means<'a>(
             continue;
         };
         let (measure, value) = *first;
-        let full = Key { policy: "full".into(), budget: "-".into(), ..unit.clone() };
+        let full = Key { policy: FULL.into(), budget: "-".into(), ..unit.clone() };
         let full = match found(&full) {
             Some(Found::Numbers { first: (of, value), .. }) if *of == measure => Some(*value),
             _ => None,

@@ -72,7 +72,7 @@ impl TextTask {
     }
 
     /// Tokens given at once, before any is scored.
-    fn prompt(&self) -> usize {
+    pub(super) fn prompt(&self) -> usize {
         match self.protocol {
             Protocol::Window => self.prompt.unwrap_or(0),
             Protocol::Stream => 1,

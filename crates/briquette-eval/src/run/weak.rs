@@ -1,6 +1,9 @@
 /// The score with everything kept, below which a comparison says little.
 const WEAK: f64 = 0.5;
 
+/// Prompts of a task that the full cache answers before all others.
+pub const FIRST_PROMPTS: usize = 2;
+
 /// Warning where the full cache itself is often wrong, to stand before anything else.
 pub fn weak(task: &str, score: f64, prompts: usize) -> Option<String> {
     (prompts > 0 && score < WEAK).then(|| {

@@ -2,10 +2,10 @@
 //! [`fidelity`](crate::fidelity).
 //!
 //! 1. Every candidate (a method with its [parameters](variants())) gets the largest
-//!    [budget](largest()) whose cache keeps no more than the target share of the full cache's
-//!    bytes, measured at the end of a prompt: positions and scores count, spare room for tokens to
-//!    come does not. Those that keep more than 1.05 times the share are named with it, and not
-//!    chosen.
+//!    [budget](crate::fidelity::largest()) whose cache keeps no more than the target share of the
+//!    full cache's bytes, measured at the end of a prompt: positions and scores count, spare room
+//!    for tokens to come does not. Those that keep more than 1.05 times the share are named with
+//!    it, and not chosen.
 //! 2. [Successive halving](rounds()) (Jamieson and Talwalkar, 2016) by thirds: all candidates on a
 //!    few windows of the text, the best third on three times as many, and so on.
 //! 3. Candidates are ranked by their mean KL(full ‖ compressed) over windows; how sure the order is
@@ -16,7 +16,6 @@
 //! yet would still be found; questions do, by the distributions of their answers. The winner was
 //! picked among many in the same windows, so its own number is a little too good.
 
-mod budget;
 mod halving;
 mod material;
 mod prompt;
@@ -24,7 +23,6 @@ mod questions;
 mod run;
 mod variants;
 
-pub use budget::{Largest, Probe, largest};
 pub use halving::{Round, rounds};
 pub use material::Material;
 pub use questions::Questions;

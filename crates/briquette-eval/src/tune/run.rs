@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use briquette::{Budget, Error as Refusal, Policy};
+use briquette::{Budget, Policy};
 use briquette_models::Model;
 use serde::{Deserialize, Serialize};
 
-use super::{Largest, Probe, Round, largest, material::Material, prompt::Prompt, rounds};
+use super::{Round, material::Material, prompt::Prompt, rounds};
 use crate::{
     Error, Result,
-    fidelity::{self, Measured, Reference},
+    fidelity::{self, Largest, Measured, Reference},
     fingerprint, jobs,
     journal::{Accept, Journal},
     policy::AMPLE,
@@ -416,35 +416,18 @@ impl Tuning<'_> {
                 Line::Refused { policy: key, reason, held: Some(held) }
             });
         }
-        let mut measured = BTreeMap::new();
-        let probe = |size: usize| {
-            let policy = policy.clone().with_budget(self.budget(size));
-            if let Err(error) = policy.check() {
-                return Ok(Probe::Refused(error.to_string()));
-            }
-            match reference.held(policy) {
-                Ok(held) => {
-                    measured.insert(size, held);
-                    Ok(Probe::Held(held.kept_of_full()))
-                }
-                // A budget too small for what a stage must keep is found out by the cache.
-                Err(Error::Cache(
-                    error @ (Refusal::BudgetTooSmall { .. } | Refusal::MergeBudget { .. }),
-                )) => Ok(Probe::Refused(error.to_string())),
-                Err(error) => Err(error),
-            }
-        };
         let most = before.unwrap_or(match self.plan.unit {
             Unit::Tokens => reference.prompt().len(),
             Unit::Share => 1000,
         });
-        let (size, share) = match largest(most, target, before, probe)? {
+        let budget = |size| self.budget(size);
+        let (found, held) = reference.largest_budget(policy, budget, most, target, before)?;
+        let (size, share) = match found {
             Largest::Size(size, share) | Largest::TooMuch(size, share) => (size, share),
             Largest::Refused(reason) => {
                 return Ok(Line::Refused { policy: key, reason, held: None });
             }
         };
-        let held = measured.get(&size).copied();
         Ok(match held.filter(|_| self.fits(share)) {
             Some(held) => Line::Budget { policy: key, window, size: Some(size), held },
             None => {

@@ -63,6 +63,7 @@ impl Decoder {
         attend: &mut dyn Attend,
         interrupt: &Interrupt,
     ) -> Result<Tensor<3>> {
+        let (count, layers) = (tokens.shape().num_elements(), self.layers.len());
         let mut x = self.embed_tokens.forward(tokens);
         if let Some(scale) = self.embedding_scale {
             x = x * scale;
@@ -71,6 +72,7 @@ impl Decoder {
         for (index, layer) in self.layers.iter().enumerate() {
             interrupt.check()?;
             residual = layer.forward(residual, index, positions.of(index), attend)?;
+            interrupt.count(count, index + 1, layers);
         }
         self.norm.forward(residual)
     }

@@ -12,7 +12,7 @@ use super::{
     key::{Column, Methods, NONE, Row, compare_budgets, compare_policies, method},
     measure::{Measure, Measures},
 };
-use crate::{latex, markdown, plural};
+use crate::{align::Align, latex, markdown, plural};
 
 /// Rows of a table of pairs; what has more is in `differences.csv` alone.
 const PAIRS: usize = 200;
@@ -35,13 +35,19 @@ impl TableFormat {
     }
 
     /// A table with its heading and a sentence on it; nothing without a row.
-    fn section(self, heading: &str, what: &str, header: &[&str], rows: &[Vec<String>]) -> String {
+    fn section(
+        self,
+        heading: &str,
+        what: &str,
+        header: &[(Align, &str)],
+        rows: &[Vec<String>],
+    ) -> String {
         if rows.is_empty() {
             return String::new();
         }
         let [heading, what] = [heading, what].map(|text| self.plain(text));
-        let header: Vec<String> = header.iter().map(|head| self.plain(head)).collect();
-        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let head = |(align, head): &(Align, &str)| (*align, self.plain(head));
+        let header: Vec<(Align, String)> = header.iter().map(head).collect();
         let cell = |(column, cell): (usize, &String)| match (self, column) {
             (Self::Markdown, 0) => markdown::code(cell),
             (Self::Markdown, _) => cell.clone(),
@@ -85,7 +91,9 @@ impl TableFormat {
         };
         let lines: Vec<Vec<String>> = policies(rows).into_iter().filter_map(line).collect();
         let heads = budgets.iter().map(|budget| if *budget == NONE { "no budget" } else { budget });
-        let header: Vec<&str> = ["policy"].into_iter().chain(heads).collect();
+        let heads = heads.map(|head| (Align::Right, head));
+        let header: Vec<(Align, &str)> =
+            [(Align::Left, "policy")].into_iter().chain(heads).collect();
         self.section(heading, what, &header, &lines)
     }
 }
@@ -140,7 +148,7 @@ pub(super) fn tables(
         Some(vec![policy.to_owned(), known.title.clone(), known.paper.clone()])
     };
     let papers: Vec<Vec<String>> = policies(&all).into_iter().filter_map(about).collect();
-    let header = ["policy", "method", "paper"];
+    let header = ["policy", "method", "paper"].map(|head| (Align::Left, head));
     text + &format.section("methods", "Methods and their papers.", &header, &papers)
 }
 

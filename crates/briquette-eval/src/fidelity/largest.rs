@@ -1,6 +1,11 @@
 //! The largest budget that holds a target.
 
-use crate::Result;
+use std::collections::BTreeMap;
+
+use briquette::{Budget, Error as Refusal, Policy};
+
+use super::reference::Reference;
+use crate::{Error, Result, record::CacheBytes};
 
 /// Result of trying one budget.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +75,47 @@ pub fn largest(
         (None, None, Some(reason)) => Largest::Refused(reason),
         (None, None, None) => Largest::Refused("there is no budget to try".into()),
     })
+}
+
+impl Reference<'_> {
+    /// The [`largest()`] budget of a policy in this window, of those that `budget` makes of a size
+    /// in `1..=most`, with the memory that it holds.
+    ///
+    /// # Errors
+    /// Errors of the policy and its cache, but for budgets that are too small.
+    pub(crate) fn largest_budget(
+        &self,
+        policy: &Policy,
+        budget: impl Fn(usize) -> Budget,
+        most: usize,
+        target: f64,
+        hint: Option<usize>,
+    ) -> Result<(Largest, Option<CacheBytes>)> {
+        let mut measured = BTreeMap::new();
+        let probe = |size: usize| {
+            let policy = policy.clone().with_budget(budget(size));
+            if let Err(error) = policy.check() {
+                return Ok(Probe::Refused(error.to_string()));
+            }
+            match self.held(policy) {
+                Ok(held) => {
+                    measured.insert(size, held);
+                    Ok(Probe::Held(held.kept_of_full()))
+                }
+                // A budget too small for what a stage must keep is found out by the cache.
+                Err(Error::Cache(
+                    error @ (Refusal::BudgetTooSmall { .. } | Refusal::MergeBudget { .. }),
+                )) => Ok(Probe::Refused(error.to_string())),
+                Err(error) => Err(error),
+            }
+        };
+        let found = largest(most, target, hint, probe)?;
+        let held = match &found {
+            Largest::Size(size, _) | Largest::TooMuch(size, _) => measured.get(size).copied(),
+            Largest::Refused(_) => None,
+        };
+        Ok((found, held))
+    }
 }
 
 /// Where the line through two points reaches the target, rounded down.
