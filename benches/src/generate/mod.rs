@@ -214,7 +214,7 @@ impl Runner {
                 } else {
                     (point.replayed_ms, point.recording_ms) = (None, None);
                     let why = "a recording takes a copy of the cache, which does not fit";
-                    point.launched_because = Some(why.to_owned());
+                    point.fallback_reason = Some(why.to_owned());
                 }
             }
             report.points.push(point);
@@ -325,15 +325,15 @@ impl Runner {
             let started = Instant::now();
             graph.step()?;
             self.device.sync()?;
-            let is_refused = graph.launched_because().is_some() && graph.dropped() == 0;
+            let is_refused = graph.fallback_reason().is_some() && graph.dropped() == 0;
             if graph.replayed() > 0 || is_refused {
                 break;
             }
             anew = [anew[1], ms(started.elapsed())];
         }
         if graph.replayed() == 0 {
-            let why = graph.launched_because().unwrap_or("steps were not alike");
-            point.launched_because = Some(why.to_owned());
+            let why = graph.fallback_reason().unwrap_or("steps were not alike");
+            point.fallback_reason = Some(why.to_owned());
             return Ok(graph.tokens());
         }
         let before = graph.replayed();
@@ -347,7 +347,7 @@ impl Runner {
         graph.tokens().try_into_vec_as::<i64>()?;
         let replayed = graph.replayed() - before;
         if replayed < steps / 2 {
-            point.launched_because = Some(format!("{replayed} of {steps} were replayed"));
+            point.fallback_reason = Some(format!("{replayed} of {steps} were replayed"));
             return Ok(graph.tokens());
         }
         (point.replayed_ms, point.replayed_host_ms) = (Some(step), Some(on_host));

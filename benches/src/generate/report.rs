@@ -82,7 +82,7 @@ pub struct Point {
     /// Tokens for which there is room before steps are recorded anew; absent if they are not.
     pub room: Option<usize>,
     /// The reason why steps were not replayed.
-    pub launched_because: Option<String>,
+    pub fallback_reason: Option<String>,
     /// The step that counts: replayed, its share of a recording included, or launched.
     pub step_ms: f64,
 }

@@ -64,7 +64,7 @@ fn body(line: &Value) -> Vec<String> {
     }
     let points = line["points"].as_array().map(Vec::as_slice).unwrap_or_default();
     let step = |point: &Value| {
-        let launched = if point["launched_because"].is_string() { " launched" } else { "" };
+        let launched = if point["fallback_reason"].is_string() { " launched" } else { "" };
         number(&point["step_ms"], 2) + launched
     };
     let host = |point: &Value| {

@@ -61,14 +61,14 @@ pub trait Replay {
 
     /// The reason why the host says something else at many tokens, so that all steps must be
     /// launched; `None` if there is none.
-    fn launched_because(&self) -> Option<&'static str> {
+    fn fallback_reason(&self) -> Option<&'static str> {
         None
     }
 
     /// The kind of the next decoded token: those that end a local window move its sums, and are of
     /// another kind. `None` for a token that is unlike others, since tokens are packed with it
     /// (KIVI, FP8), or a cache is compressed that is not at every token, or [all
-    /// are](Self::launched_because): its step must be launched. Packing leaves tensors where they
+    /// are](Self::fallback_reason): its step must be launched. Packing leaves tensors where they
     /// lie.
     fn step_kind(&mut self) -> Option<u64>;
 
@@ -101,8 +101,11 @@ pub trait Replay {
     fn prepare_positions(&mut self, end: usize);
 }
 
-pub(crate) fn visit_tracks(tracks: &mut AttentionStatistics, visitor: &mut dyn StateVisitor) {
-    if let Some(stacked) = tracks.stacked_mut() {
+pub(crate) fn visit_statistics(
+    statistics: &mut AttentionStatistics,
+    visitor: &mut dyn StateVisitor,
+) {
+    if let Some(stacked) = statistics.stacked_mut() {
         visitor.tensor(StateTensor::Float3(stacked));
     }
 }

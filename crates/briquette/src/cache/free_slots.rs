@@ -147,7 +147,7 @@ fn widened(entries: Entries, columns: usize) -> Entries {
         keys: behind_zeros(entries.keys, missing),
         values: behind_zeros(entries.values, missing),
         positions: Tensor::cat(vec![free, entries.positions], 2),
-        tracks: entries.tracks.map(|track| behind_zeros(track, missing)),
+        statistics: entries.statistics.map(|statistic| behind_zeros(statistic, missing)),
         clustering: entries.clustering,
     }
 }

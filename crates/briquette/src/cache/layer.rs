@@ -229,7 +229,7 @@ impl LayerCache {
         let local_queries = count(
             context,
             input,
-            &mut all.tracks,
+            &mut all.statistics,
             (column_sums, column_squares),
             window.as_ref().filter(|_| counts_window),
             self.local_queries,
@@ -267,9 +267,10 @@ impl LayerCache {
             None => (input.held.clone(), share.filter(|_| !phase.is_prompt())),
         };
         let change = match evicted {
-            Some(eviction) => {
-                StoreChange::Evicted { eviction: Box::new(eviction), tracks: Box::new(all.tracks) }
-            }
+            Some(eviction) => StoreChange::Evicted {
+                eviction: Box::new(eviction),
+                statistics: Box::new(all.statistics),
+            },
             None => all.change(store, &input.held, &plan)?,
         };
         let mut update = LayerUpdate {
@@ -306,14 +307,14 @@ impl LayerCache {
                     return Err(error);
                 }
             }
-            StoreChange::Appended { tracks } => {
-                if !tracks.is_empty() && (observes.counts_queries() || compressed) {
-                    guard.store.set_tracks(*tracks);
+            StoreChange::Appended { statistics } => {
+                if !statistics.is_empty() && (observes.counts_queries() || compressed) {
+                    guard.store.set_statistics(*statistics);
                 }
             }
-            StoreChange::Evicted { eviction, tracks } => {
+            StoreChange::Evicted { eviction, statistics } => {
                 let slots = guard.store.in_place();
-                match slots.map(|slots| slots.evict(&eviction, *tracks)).transpose() {
+                match slots.map(|slots| slots.evict(&eviction, *statistics)).transpose() {
                     Ok(threshold) => update.state = threshold.flatten().map(Box::new),
                     Err(error) => {
                         self.abort(guard);

@@ -74,21 +74,21 @@ impl Policy {
     }
 
     /// Sets the scorer, built in or custom.
-    pub fn with_score(mut self, score: impl Scorer) -> Self {
+    pub fn with_scorer(mut self, score: impl Scorer) -> Self {
         self.score = Arc::new(score);
         self
     }
 
     /// Sets the allocator, built in or custom. Budgets per head, or per batch row, need a store
     /// that holds different lengths: a dense one becomes [`Ragged`].
-    pub fn with_allocate(mut self, allocate: impl Allocator) -> Self {
+    pub fn with_allocator(mut self, allocate: impl Allocator) -> Self {
         self.allocate = Arc::new(allocate);
         self.fit_store()
     }
 
     /// Sets the reducer, built in or custom. If heads may end with different lengths, or tokens
     /// share entries, a dense store becomes one that holds them.
-    pub fn with_reduce(mut self, reduce: impl Reducer) -> Self {
+    pub fn with_reducer(mut self, reduce: impl Reducer) -> Self {
         self.reduce = Arc::new(reduce);
         self.fit_store()
     }

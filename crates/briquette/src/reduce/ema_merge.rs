@@ -117,9 +117,9 @@ impl Reducer for EmaMerge {
         let counts = kept.counts.clone();
         let width = kept.width();
         let LayerView { entries, ops, .. } = *view;
-        let gone = Entries { tracks: AttentionStatistics::default(), ..entries.clone() };
+        let gone = Entries { statistics: AttentionStatistics::default(), ..entries.clone() };
         let gone = select_entries(gone, &evicted, ops)?;
-        let Entries { keys, values, positions, tracks, clustering } =
+        let Entries { keys, values, positions, statistics, clustering } =
             select_entries(entries.clone(), &kept, ops)?;
         let step = Step {
             merge: self,
@@ -146,7 +146,7 @@ impl Reducer for EmaMerge {
                 ((merged, values), Tensor::cat(vec![of_keys, of_values], 1))
             }
         };
-        let entries = Entries { keys, values, positions, tracks, clustering };
+        let entries = Entries { keys, values, positions, statistics, clustering };
         Ok(Reduced { entries, counts, state: Some(state) })
     }
 }

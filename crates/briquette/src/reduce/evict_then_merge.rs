@@ -176,8 +176,8 @@ impl Reducer for EvictThenMerge {
         let clusters = step.clusters()?;
         let tokens = step.tokens(&clusters)?;
         let MergedClusters { keys, values, .. } = clusters;
-        let Tokens { positions, tracks, clustering } = tokens;
-        let entries = Entries { keys, values, positions, tracks, clustering: Some(clustering) };
+        let Tokens { positions, statistics, clustering } = tokens;
+        let entries = Entries { keys, values, positions, statistics, clustering: Some(clustering) };
         Ok(Reduced { entries, counts: counts.tokens, state: None })
     }
 }
@@ -271,7 +271,7 @@ struct MergedClusters {
 /// Tokens after the merge.
 struct Tokens {
     positions: Tensor<3, Int>,
-    tracks: AttentionStatistics,
+    statistics: AttentionStatistics,
     clustering: Clustering,
 }
 
@@ -306,7 +306,7 @@ impl Step<'_> {
             keys: view.entries.keys.clone(),
             values: view.entries.values.clone(),
             positions: table.representatives.clone(),
-            tracks: AttentionStatistics::new([(Statistic::Scores, self.weights()?)]),
+            statistics: AttentionStatistics::new([(Statistic::Scores, self.weights()?)]),
             clustering: None,
         };
         let left = select_entries(all.clone(), &kept, ops)?;
@@ -405,7 +405,7 @@ impl Step<'_> {
             Some(padding) => goes.bool_not().bool_or(padding),
         };
         let weight = |of: &Entries| {
-            let weight = of.tracks.get(Statistic::Scores);
+            let weight = of.statistics.get(Statistic::Scores);
             weight.unwrap_or_else(|| Tensor::ones(of.positions.dims(), &of.positions.device()))
         };
         let (keys, values) = ops.merge(MergeInput {
@@ -451,7 +451,7 @@ impl Step<'_> {
         }
         let ClusterOrder { order, tokens_by_cluster, padding_columns } =
             ops.sort_by_cluster(of_left.clone(), most(&counts.clusters))?;
-        let ReorderTokensOutput { positions, cluster_of_token, representatives, norms, tracks } =
+        let ReorderTokensOutput { positions, cluster_of_token, representatives, norms, statistics } =
             ops.reorder_tokens(ReorderTokensInput {
                 columns: left.indices,
                 clusters: of_left,
@@ -463,11 +463,11 @@ impl Step<'_> {
                 norms: table.norms.clone(),
                 lengths: norm(view.entries.keys.clone()).squeeze_dim(3),
                 positions: view.entries.positions.clone(),
-                tracks: view.entries.tracks.clone(),
+                statistics: view.entries.statistics.clone(),
             })?;
         Ok(Tokens {
             positions,
-            tracks,
+            statistics,
             clustering: Clustering {
                 clustered_tokens: counts.tokens.clone(),
                 cluster_counts: counts.clusters.clone(),

@@ -1,10 +1,9 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error};
 
 use super::{
-    AccumulatedAttention, BlockWise, CapKv, ChunkAttention, ChunkKv, Compactor, CriticalKv, CurDkv,
-    DropError, EntropyGated, ExpectedAttention, GlobalLocal, KeyDiff, Knorm, LagKv, Leverage,
-    QFilter, QuestionAttention, RKv, Random, Recency, ReconstructionAttention, RereadAttention,
-    RobustAttention, Scorer, TriAttention, WindowAttention, WindowVariance,
+    AccumulatedAttention, BlockWise, Cake, CapKv, ChunkKv, Compactor, CriticalKv, CurDkv, DropKv,
+    Ems, EntropyGated, ExpectedAttention, Finch, KeyDiff, Knorm, KvCompose, KvZip, LagKv, Leverage,
+    NonCausal, QFilter, RKv, Random, Recency, RoCo, Scorer, TriAttention, WindowAttention,
 };
 use crate::stage::built_in;
 
@@ -16,8 +15,8 @@ built_in! {
         #[serde(rename = "roco")]
         RoCo,
         WindowAttention,
-        WindowVariance,
-        GlobalLocal,
+        Cake,
+        Ems,
         Knorm,
         #[serde(rename = "keydiff")]
         KeyDiff,
@@ -27,7 +26,7 @@ built_in! {
         #[serde(rename = "curdkv")]
         CurDkv,
         Leverage,
-        ChunkAttention,
+        NonCausal,
         Compactor,
         ExpectedAttention,
         #[serde(rename = "capkv")]
@@ -40,7 +39,7 @@ built_in! {
         QFilter,
         #[serde(rename = "triattention")]
         TriAttention,
-        QuestionAttention,
+        Finch,
         #[serde(rename = "kvcompose")]
         KvCompose,
     } around {

@@ -130,9 +130,9 @@ impl StoreOptions {
     /// per head.
     pub(crate) fn scalar_row_bytes(&self, columns: usize) -> usize {
         let positions = self.shape.kv_heads * self.rows.bytes(columns, self.int_bytes());
-        let tracks = statistics::rows(self.observes, self.shape)
+        let statistics = statistics::rows(self.observes, self.shape)
             * self.rows.bytes(columns, DType::F32.size());
-        self.batch * (positions + tracks)
+        self.batch * (positions + statistics)
     }
 
     /// The most by which scalars in rectangles are padded.
@@ -146,8 +146,8 @@ impl StoreOptions {
 ///
 /// A new store implements at least [`columns`](Self::columns), [`bytes`](Self::bytes),
 /// [`bytes_of`](Self::bytes_of), [`append`](Self::append), [`truncate`](Self::truncate),
-/// [`entries`](Self::entries), [`positions`](Self::positions), [`tracks`](Self::tracks),
-/// [`set_tracks`](Self::set_tracks), [`replace`](Self::replace) and
+/// [`entries`](Self::entries), [`positions`](Self::positions), [`statistics`](Self::statistics),
+/// [`set_statistics`](Self::set_statistics), [`replace`](Self::replace) and
 /// [`boxed_clone`](Self::boxed_clone). It gains, one by one:
 ///
 /// - attention over its own layout: [`attend`](Self::attend), [`entries_at`](Self::entries_at);
@@ -234,18 +234,18 @@ pub trait Store: Debug + Send + Sync {
     /// # Errors
     /// The errors of [`entries`](Self::entries).
     fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
-        Ok(Entries { positions, tracks: AttentionStatistics::default(), ..self.entries()? })
+        Ok(Entries { positions, statistics: AttentionStatistics::default(), ..self.entries()? })
     }
 
     /// The positions of the entries, `[batch, kv_heads, columns]`, −1 at padding.
     fn positions(&self) -> Tensor<3, Int>;
 
     /// The attention statistics of the entries.
-    fn tracks(&self) -> AttentionStatistics;
+    fn statistics(&self) -> AttentionStatistics;
 
     /// Positions and statistics at once.
     fn scalars(&self) -> (Tensor<3, Int>, AttentionStatistics) {
-        (self.positions(), self.tracks())
+        (self.positions(), self.statistics())
     }
 
     /// Attention of new queries over the entries. The last columns are the queries' own.
@@ -263,7 +263,7 @@ pub trait Store: Debug + Send + Sync {
     }
 
     /// Replaces the statistics of each entry.
-    fn set_tracks(&mut self, tracks: AttentionStatistics);
+    fn set_statistics(&mut self, statistics: AttentionStatistics);
 
     /// Replaces all entries, with room for at most `capacity` columns. `counts` are the entries per
     /// batch row and kv head: the last columns; before them stands padding.

@@ -124,10 +124,10 @@ impl PageTail {
     }
 
     /// Tokens that the device counts have none.
-    pub(super) fn tracks(&self) -> AttentionStatistics {
+    pub(super) fn statistics(&self) -> AttentionStatistics {
         match self.countdown {
             Some(_) => AttentionStatistics::default(),
-            None => self.tokens.tracks(),
+            None => self.tokens.statistics(),
         }
     }
 
@@ -209,7 +209,7 @@ impl PageTail {
         let all = counts.iter().all(|&count| count == new);
         let columns = self.columns();
         let fits = |countdown: &&mut Countdown| !countdown.is_ahead && columns < countdown.width();
-        let is_token = all && new == 1 && entries.tracks.is_empty();
+        let is_token = all && new == 1 && entries.statistics.is_empty();
         if is_token
             && let Some(Countdown { buffers, first, .. }) = self.countdown.as_mut().filter(fits)
         {
@@ -308,7 +308,7 @@ impl PageTail {
             return true;
         }
         self.end_device_counting();
-        if self.columns() > width || !self.tracks().is_empty() {
+        if self.columns() > width || !self.statistics().is_empty() {
             return false;
         }
         let buffers = self.tokens.empty(width);
@@ -388,14 +388,14 @@ impl PageTail {
     }
 
     /// Statistics of the columns, behind padding as wide as is missing.
-    pub(super) fn set_tracks(&mut self, tracks: AttentionStatistics) {
+    pub(super) fn set_statistics(&mut self, statistics: AttentionStatistics) {
         // Every head's tail is as wide as the widest, or the selection made it so.
         let columns = self.columns();
-        let width = tracks.stacked().map_or(columns, |tracks| tracks.dims()[2]);
-        let tracks = match columns - width {
-            0 => tracks,
-            missing => tracks.map(|track| behind_zeros(track, missing)),
+        let width = statistics.stacked().map_or(columns, |statistics| statistics.dims()[2]);
+        let statistics = match columns - width {
+            0 => statistics,
+            missing => statistics.map(|one| behind_zeros(one, missing)),
         };
-        self.tokens.set_tracks(tracks);
+        self.tokens.set_statistics(statistics);
     }
 }

@@ -182,10 +182,10 @@ impl<C: Codec> PagedStore<C> {
     }
 
     /// The statistics of pages side by side.
-    fn page_tracks(&self, pages: &Pages) -> AttentionStatistics {
+    fn page_statistics(&self, pages: &Pages) -> AttentionStatistics {
         let StoreOptions { batch, shape, ref device, .. } = self.options;
-        let none = self.tail.tracks();
-        let Some(numbers) = pages.tracks.clone() else { return none };
+        let none = self.tail.statistics();
+        let Some(numbers) = pages.statistics.clone() else { return none };
         let index = self.table.rectangle(device);
         let [_, per, _] = numbers.dims();
         let all = side_by_side(numbers, &index, batch, shape.kv_heads);
@@ -315,9 +315,9 @@ impl<C: Codec> Store for PagedStore<C> {
         let full = tail * self.options.pair_bytes() + self.options.scalar_row_bytes(tail);
         let quantized = columns.saturating_sub(self.codec.residual());
         let positions = rows.bytes(group, self.options.int_bytes());
-        let tracks = statistics::rows(self.options.observes, shape) / shape.kv_heads
+        let statistics = statistics::rows(self.options.observes, shape) / shape.kv_heads
             * rows.bytes(group, DType::F32.size());
-        let page = packed.sum::<usize>() + positions + tracks;
+        let page = packed.sum::<usize>() + positions + statistics;
         let places = heads * (quantized / group + 2) + 1;
         let pages = heads.saturating_mul(quantized).saturating_mul(page).div_ceil(group);
         full.saturating_add(pages).saturating_add(places * self.options.int_bytes() + channels)
@@ -368,7 +368,7 @@ impl<C: Codec> Store for PagedStore<C> {
             keys: rows(keys, tail_keys),
             values: rows(values, tail_values),
             positions: self.positions(),
-            tracks: self.tracks(),
+            statistics: self.statistics(),
             clustering: None,
         })
     }
@@ -383,20 +383,20 @@ impl<C: Codec> Store for PagedStore<C> {
         }
     }
 
-    fn tracks(&self) -> AttentionStatistics {
-        let Some(pages) = &self.pages else { return self.tail.tracks() };
-        let held = self.page_tracks(pages);
+    fn statistics(&self) -> AttentionStatistics {
+        let Some(pages) = &self.pages else { return self.tail.statistics() };
+        let held = self.page_statistics(pages);
         let all = if self.tail.columns() == 0 {
             held
         } else {
-            held.zip(self.tail.tracks(), |held, tail| Tensor::cat(vec![held, tail], 2))
+            held.zip(self.tail.statistics(), |held, tail| Tensor::cat(vec![held, tail], 2))
         };
         if all.is_empty() {
             return all;
         }
         match self.selection() {
             None => all,
-            Some(selection) => all.map(|track| gather_scalars(track, &selection)),
+            Some(selection) => all.map(|one| gather_scalars(one, &selection)),
         }
     }
 
@@ -417,7 +417,7 @@ impl<C: Codec> Store for PagedStore<C> {
         true
     }
 
-    fn set_tracks(&mut self, tracks: AttentionStatistics) {
+    fn set_statistics(&mut self, statistics: AttentionStatistics) {
         let columns = self.columns();
         let (group, most, tail) = (self.codec.group(), self.most_pages(), self.tail.columns());
         let heads = self.heads();
@@ -425,10 +425,10 @@ impl<C: Codec> Store for PagedStore<C> {
         // From the columns of all entries to those of pages and of the tail.
         let part = |lists: Vec<Vec<usize>>, narrow: (usize, usize)| {
             if self.aligned() {
-                return tracks.clone().map(|track| track.narrow(2, narrow.0, narrow.1));
+                return statistics.clone().map(|one| one.narrow(2, narrow.0, narrow.1));
             }
             let selection = Selection::of_heads(&lists, heads, &device);
-            tracks.clone().map(|track| gather_scalars(track, &selection))
+            statistics.clone().map(|one| gather_scalars(one, &selection))
         };
         let lists = self.table.lists();
         let old = self.counts().zip(self.tail.counts());
@@ -438,7 +438,7 @@ impl<C: Codec> Store for PagedStore<C> {
         let of_pages = (most > 0).then(|| part(old, (0, most * group)));
         let of_tail = (tail > 0).then(|| part(new, (columns - tail, tail)));
 
-        if let (Some(tracks), Some(pages)) = (of_pages, &mut self.pages) {
+        if let (Some(statistics), Some(pages)) = (of_pages, &mut self.pages) {
             let total = pages.count();
             let mut place = vec![0; total];
             for (head, list) in lists.iter().enumerate() {
@@ -448,7 +448,7 @@ impl<C: Codec> Store for PagedStore<C> {
                 }
             }
             let place = upload(place, &device);
-            pages.tracks = tracks.by_head(heads).map(|numbers| {
+            pages.statistics = statistics.by_head(heads).map(|numbers| {
                 let [batch, _, per, _] = numbers.dims();
                 let numbers: Tensor<4> = numbers.reshape([batch * heads, per, most, group]);
                 let pages: Tensor<3> =
@@ -456,8 +456,8 @@ impl<C: Codec> Store for PagedStore<C> {
                 pages.select(0, place)
             });
         }
-        if let Some(tracks) = of_tail {
-            self.tail.set_tracks(tracks);
+        if let Some(statistics) = of_tail {
+            self.tail.set_statistics(statistics);
         }
     }
 
@@ -509,7 +509,7 @@ impl<C: Codec> Store for PagedStore<C> {
     /// Rows share pages without statistics: these are never written to.
     fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
         let options = StoreOptions { batch: rows, ..self.options.clone() };
-        let counted = self.pages.as_ref().is_some_and(|pages| pages.tracks.is_some());
+        let counted = self.pages.as_ref().is_some_and(|pages| pages.statistics.is_some());
         let (copies, apart) = match &self.pages {
             Some(pages) if counted => (rows, pages.count()),
             _ => (1, 0),
@@ -573,7 +573,7 @@ impl<C: Codec> ReplayStore for PagedStore<C> {
     fn open_columns(&self) -> Option<usize> {
         let can = self.reads_pages.get() == Some(&true)
             && self.most_pages() > 0
-            && self.tail.tracks().is_empty();
+            && self.tail.statistics().is_empty();
         can.then(|| self.open.unwrap_or(0))
     }
 

@@ -79,7 +79,7 @@ impl Body for RaggedBody {
         options: &StoreOptions,
     ) -> Result<Option<Tensor<2>>> {
         let Self { tokens, keys, values, .. } = self;
-        let (layout, positions, tracks) = tokens.parts_mut();
+        let (layout, positions, statistics) = tokens.parts_mut();
         let rows = SlotRows::Ragged {
             keys,
             values,
@@ -89,7 +89,7 @@ impl Body for RaggedBody {
             new_values: token.values,
             new_positions: token.positions,
         };
-        let input = eviction.input(rows, positions, tracks, counted);
+        let input = eviction.input(rows, positions, statistics, counted);
         eviction.run(input, options.ops.as_ref())
     }
 
@@ -97,8 +97,8 @@ impl Body for RaggedBody {
         let order = Selection::by_position(self.positions());
         let counts = self.layout().counts();
         let [keys, values] = self.pad(no_tail(options), options)?;
-        let (positions, tracks) = (self.positions(), self.tracks());
-        let entries = Entries { keys, values, positions, tracks, clustering: None };
+        let (positions, statistics) = (self.positions(), self.statistics());
+        let entries = Entries { keys, values, positions, statistics, clustering: None };
         let before = Some(self.layout().clone());
         match Self::pack(gather_entries(entries, &order), counts, before, options)? {
             Packing::Packed(body) => Ok(body),
@@ -116,7 +116,7 @@ impl Body for RaggedBody {
             return Ok(Packing::AsTheyAre(Box::new(entries)));
         }
         let StoreOptions { dtype, ref ops, .. } = *options;
-        let tokens = Tokens::pack(entries.positions, entries.tracks, counts, before, options);
+        let tokens = Tokens::pack(entries.positions, entries.statistics, counts, before, options);
         let both = [entries.keys.cast(dtype), entries.values.cast(dtype)];
         let both = tokens.layout.pack(both, ops.as_ref())?;
         Ok(Packing::Packed(Self::new(tokens, both, options)))
@@ -163,16 +163,16 @@ impl Body for RaggedBody {
         self.tokens.positions()
     }
 
-    fn tracks(&self) -> AttentionStatistics {
-        self.tokens.tracks()
+    fn statistics(&self) -> AttentionStatistics {
+        self.tokens.statistics()
     }
 
     fn columns(&self) -> usize {
         self.tokens.layout.width()
     }
 
-    fn set_tracks(&mut self, tracks: AttentionStatistics) {
-        self.tokens.set_tracks(tracks);
+    fn set_statistics(&mut self, statistics: AttentionStatistics) {
+        self.tokens.set_statistics(statistics);
     }
 
     fn bytes(&self) -> usize {

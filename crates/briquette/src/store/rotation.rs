@@ -14,9 +14,7 @@ const FACTOR: usize = 16;
 /// transform; `s` are signs, the same for every vector.
 #[derive(Clone, Debug)]
 pub(super) struct Rotation {
-    /// `[outer, outer]`
     outer: Tensor<2>,
-    /// `[inner, inner]`
     inner: Tensor<2>,
     /// `[channels]`
     signs: Tensor<1>,

@@ -110,7 +110,7 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     fn positions(&self) -> Tensor<3, Int>;
 
     /// The attention statistics of its entries.
-    fn tracks(&self) -> AttentionStatistics;
+    fn statistics(&self) -> AttentionStatistics;
 
     /// Columns of the longest head.
     fn columns(&self) -> usize;
@@ -130,7 +130,7 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     }
 
     /// Replaces the statistics.
-    fn set_tracks(&mut self, tracks: AttentionStatistics);
+    fn set_statistics(&mut self, statistics: AttentionStatistics);
 
     /// Visits its tensors, see [`Replay::visit_state`](crate::state::Replay::visit_state).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor);
@@ -220,25 +220,26 @@ impl<B: Body> Segmented<B> {
     /// The entries as they lie; keys and values of the last token alone if these are not wanted.
     fn as_they_lie(&self, with_rows: bool) -> Result<Entries> {
         let Some(body) = &self.body else { return Ok(self.tail.as_they_lie()) };
-        let (positions, tracks) = self.scalars_as_they_lie();
+        let (positions, statistics) = self.scalars_as_they_lie();
         let tail = self.tail();
         let clustering = body.clustering().map(|clustering| clustering.followed_by(tail.entries));
         let [keys, values] = match with_rows {
             true => body.pad(tail, &self.options)?,
             false => [tail.keys, tail.values].map(|rows| rows.narrow(2, 0, 1)),
         };
-        Ok(Entries { keys, values, positions, tracks, clustering })
+        Ok(Entries { keys, values, positions, statistics, clustering })
     }
 
     fn scalars_as_they_lie(&self) -> (Tensor<3, Int>, AttentionStatistics) {
-        let of_tail = || (self.tail.positions_as_they_lie(), self.tail.tracks_as_they_lie());
+        let of_tail = || (self.tail.positions_as_they_lie(), self.tail.statistics_as_they_lie());
         let Some(body) = &self.body else { return of_tail() };
         if self.tail.columns() == 0 {
-            return (body.positions(), body.tracks());
+            return (body.positions(), body.statistics());
         }
-        let (positions, tracks) = of_tail();
-        let tracks = body.tracks().zip(tracks, |track, more| Tensor::cat(vec![track, more], 2));
-        (Tensor::cat(vec![body.positions(), positions], 2), tracks)
+        let (positions, statistics) = of_tail();
+        let statistics =
+            body.statistics().zip(statistics, |one, more| Tensor::cat(vec![one, more], 2));
+        (Tensor::cat(vec![body.positions(), positions], 2), statistics)
     }
 
     fn body_columns(&self) -> usize {
@@ -319,26 +320,26 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
-        let tracks = AttentionStatistics::default();
+        let statistics = AttentionStatistics::default();
         let entries = match (&self.body, self.unordered) {
             (Some(body), false) => {
                 let tail = self.tail();
                 let clustering = body.clustering();
                 let clustering = clustering.map(|clustering| clustering.followed_by(tail.entries));
                 let [keys, values] = body.pad(tail, &self.options)?;
-                return Ok(Entries { keys, values, positions, tracks, clustering });
+                return Ok(Entries { keys, values, positions, statistics, clustering });
             }
             _ => self.entries()?,
         };
-        Ok(Entries { positions, tracks, ..entries })
+        Ok(Entries { positions, statistics, ..entries })
     }
 
     fn positions(&self) -> Tensor<3, Int> {
         self.scalars().0
     }
 
-    fn tracks(&self) -> AttentionStatistics {
-        let of_tail = self.tail.tracks_as_they_lie();
+    fn statistics(&self) -> AttentionStatistics {
+        let of_tail = self.tail.statistics_as_they_lie();
         if of_tail.is_empty() { of_tail } else { self.scalars().1 }
     }
 
@@ -346,14 +347,14 @@ impl<B: Body> Store for Segmented<B> {
         if self.body.is_none() {
             return self.tail.scalars();
         }
-        let (positions, tracks) = self.scalars_as_they_lie();
+        let (positions, statistics) = self.scalars_as_they_lie();
         // Of clusters only rows lie in no order.
         if B::CLUSTERED || !self.unordered {
-            return (positions, tracks);
+            return (positions, statistics);
         }
         let order = Selection::by_position(positions.clone());
-        let tracks = tracks.map(|tracks| gather_scalars(tracks, &order));
-        (gather_positions(positions, &order), tracks)
+        let statistics = statistics.map(|statistics| gather_scalars(statistics, &order));
+        (gather_positions(positions, &order), statistics)
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
@@ -383,14 +384,14 @@ impl<B: Body> Store for Segmented<B> {
         B::COUNTS_TAIL && self.body.is_some() && !self.padded
     }
 
-    fn set_tracks(&mut self, tracks: AttentionStatistics) {
+    fn set_statistics(&mut self, statistics: AttentionStatistics) {
         let columns = self.body_columns();
         let tail = self.tail.columns();
         if let Some(body) = &mut self.body {
-            body.set_tracks(tracks.clone().map(|track| track.narrow(2, 0, columns)));
+            body.set_statistics(statistics.clone().map(|one| one.narrow(2, 0, columns)));
         }
         if tail > 0 {
-            self.tail.set_tracks(tracks.map(|track| track.narrow(2, columns, tail)));
+            self.tail.set_statistics(statistics.map(|one| one.narrow(2, columns, tail)));
         }
     }
 

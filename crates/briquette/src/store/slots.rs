@@ -127,14 +127,14 @@ impl Eviction {
         &'a self,
         rows: SlotRows<'a>,
         positions: &'a mut Tensor<3, Int>,
-        tracks: &'a mut AttentionStatistics,
+        statistics: &'a mut AttentionStatistics,
         counted: AttentionStatistics,
     ) -> EvictInput<'a> {
         let Self { scores, sinks, recent, takes_free, limits, .. } = self;
         EvictInput {
             rows,
             positions,
-            tracks,
+            statistics,
             counted,
             scores: scores.clone(),
             sinks: *sinks,

@@ -164,7 +164,10 @@ impl<'a> LayerView<'a> {
     /// # Errors
     /// [`Error::Stage`] if the stage did not say that it observes it.
     pub fn statistic(&self, statistic: Statistic, stage: &str) -> Result<Tensor<3>> {
-        self.entries.tracks.get(statistic).ok_or_else(|| without(stage, &format!("{statistic:?}")))
+        self.entries
+            .statistics
+            .get(statistic)
+            .ok_or_else(|| without(stage, &format!("{statistic:?}")))
     }
 
     /// The weights of the last `queries` queries, `[batch, query_heads, queries, entries]`, f32,

@@ -29,8 +29,8 @@ pub(in crate::cache) fn append(
     let store = &mut guard.store;
     let loose = if store.columns() == 0 {
         // Attended as it came: if it is compressed, the whole of it is never stored.
-        let tracks = statistics::zeros(observes, shape, batch, columns, device);
-        Some(Entries { tracks, ..arriving })
+        let statistics = statistics::zeros(observes, shape, batch, columns, device);
+        Some(Entries { statistics, ..arriving })
     } else if !store.moves_padding() && padding_inside(shape.kv_heads, held, span, columns) {
         let before = store.entries()?.with_lengths(held);
         Some(padding_first(context, input, held, before, arriving)?)
@@ -46,20 +46,20 @@ pub(in crate::cache) fn append(
     let columns = loose.as_ref().map_or(store.columns(), Entries::columns);
     // Where tokens share, the host does not know how many of them are left.
     let padded = store.is_clustered() || input.held.iter().any(|&held| held != columns);
-    let (positions, tracks) = match &loose {
-        Some(loose) => (loose.positions.clone().into(), loose.tracks.clone()),
+    let (positions, statistics) = match &loose {
+        Some(loose) => (loose.positions.clone().into(), loose.statistics.clone()),
         None if padded && !input.is_told_by(store.as_ref()) => {
-            let (positions, tracks) = store.scalars();
-            (positions.into(), tracks)
+            let (positions, statistics) = store.scalars();
+            (positions.into(), statistics)
         }
-        None => (OnceCell::new(), store.tracks()),
+        None => (OnceCell::new(), store.statistics()),
     };
     let beside_store = loose.is_some();
     Ok(WorkingSet {
         beside_store,
         entries: loose,
         positions,
-        tracks,
+        statistics,
         columns,
         padded,
         unordered: false,
@@ -110,7 +110,7 @@ fn padding_first(
         keys: gather_rows(all.keys, &rows),
         values: gather_rows(all.values, &rows),
         positions: gather_positions(all.positions, &tokens),
-        tracks: all.tracks.map(|track| gather_scalars(track, &tokens)),
+        statistics: all.statistics.map(|statistic| gather_scalars(statistic, &tokens)),
         clustering: all.clustering,
     };
     let entries = entries.with_lengths(held);

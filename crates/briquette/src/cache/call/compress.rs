@@ -164,10 +164,10 @@ pub(in crate::cache) fn compress_cross_layer(
     let view = LayerView { scores: Some(&scores), ..view };
     // The scores go where their entries go.
     let mut entries = view.entries.clone();
-    entries.tracks = entries.tracks.with(Statistic::Scores, scores.clone());
+    entries.statistics = entries.statistics.with(Statistic::Scores, scores.clone());
     let mut reduced = reduce(policy, &LayerView { entries: &entries, ..view }, keep)?;
-    let (tracks, scores) = reduced.entries.tracks.without(Statistic::Scores);
-    reduced.entries.tracks = tracks;
+    let (statistics, scores) = reduced.entries.statistics.without(Statistic::Scores);
+    reduced.entries.statistics = statistics;
     let mut snapshot = snapshot.clone();
     if let Some(scores) = scores {
         // Statistics of query heads hold the scores of a kv head for each of its own.

@@ -169,7 +169,7 @@ pub(in crate::cache) fn append_in_place(
         beside_store: false,
         unordered: !guard.store.is_clustered(),
         positions: entries.positions.clone().into(),
-        tracks: entries.tracks.clone(),
+        statistics: entries.statistics.clone(),
         columns: entries.columns(),
         // Where tokens share, the host does not know how many of them are left.
         padded: guard.store.is_clustered()

@@ -108,7 +108,7 @@ pub(in crate::cache) fn place(
         keys: keys.cast(config.dtype),
         values: new.values.cast(config.dtype),
         positions: positions.clone().expand([batch, shape.kv_heads, columns]),
-        tracks: AttentionStatistics::default(),
+        statistics: AttentionStatistics::default(),
         clustering: None,
     };
     let queries = Queries { queries, positions };

@@ -102,7 +102,7 @@ pub(in crate::cache) fn count_chunks(
     all: &mut WorkingSet,
     store: &dyn Store,
 ) -> Result<()> {
-    let Some(before) = all.tracks.get(Statistic::Chunk) else { return Ok(()) };
+    let Some(before) = all.statistics.get(Statistic::Chunk) else { return Ok(()) };
     let entries = all.entries(store, &input.held)?.clone();
     let Context { shape, observes, .. } = context;
     let sums = chunk_sums(context, queries, input.span.seen(), &entries)?;
@@ -112,7 +112,7 @@ pub(in crate::cache) fn count_chunks(
         ObservedHeads::Query => sums,
     };
     let new = new.expand(before.dims());
-    all.tracks.set(&[(Statistic::Chunk, before.mask_where(new, sums))]);
+    all.statistics.set(&[(Statistic::Chunk, before.mask_where(new, sums))]);
     Ok(())
 }
 
@@ -122,7 +122,7 @@ pub(in crate::cache) fn count_chunks(
 pub(in crate::cache) fn count(
     context: Context<'_>,
     input: &LayerInput,
-    tracks: &mut AttentionStatistics,
+    statistics: &mut AttentionStatistics,
     (sums, squares): (Option<Tensor<3>>, Option<Tensor<3>>),
     window: Option<&Window<'_>>,
     local_queries: usize,
@@ -135,11 +135,11 @@ pub(in crate::cache) fn count(
         let local = counted_now.then_some(Statistic::LocalCurrent);
         let squares = input.is_one_query().then_some(Statistic::Squares);
         let kinds: Vec<_> = [Statistic::Sums].into_iter().chain(local).chain(squares).collect();
-        let input = CountInput { tracks: std::mem::take(tracks), weights, kinds: &kinds };
-        *tracks = config.ops.count(input)?;
+        let input = CountInput { statistics: std::mem::take(statistics), weights, kinds: &kinds };
+        *statistics = config.ops.count(input)?;
     }
     if let Some(squares) = squares {
-        tracks.add(&[(Statistic::Squares, squares)]);
+        statistics.add(&[(Statistic::Squares, squares)]);
     }
     if observes.local == 0 {
         return Ok(0);
@@ -150,7 +150,8 @@ pub(in crate::cache) fn count(
             ObservedHeads::Kv => group_mean(last.sums.sums, shape.kv_heads),
             ObservedHeads::Query => last.sums.sums,
         };
-        tracks.set(&[(Statistic::LocalCurrent, past.zeros_like()), (Statistic::LocalPast, past)]);
+        statistics
+            .set(&[(Statistic::LocalCurrent, past.zeros_like()), (Statistic::LocalPast, past)]);
         return Ok(0);
     }
     if !counted_now {
@@ -160,8 +161,8 @@ pub(in crate::cache) fn count(
     if queries < observes.local {
         return Ok(queries);
     }
-    if let Some(current) = tracks.get(Statistic::LocalCurrent) {
-        tracks.set(&[
+    if let Some(current) = statistics.get(Statistic::LocalCurrent) {
+        statistics.set(&[
             (Statistic::LocalCurrent, current.zeros_like()),
             (Statistic::LocalPast, current),
         ]);

@@ -30,9 +30,9 @@ pub(in crate::cache) struct LayerUpdate {
 /// The change of a store at the end of a call.
 pub(in crate::cache) enum StoreChange {
     /// The columns were appended before; only their statistics are new.
-    Appended { tracks: Box<AttentionStatistics> },
+    Appended { statistics: Box<AttentionStatistics> },
     /// The weakest entry of each head frees its slot; statistics are replaced.
-    Evicted { eviction: Box<Eviction>, tracks: Box<AttentionStatistics> },
+    Evicted { eviction: Box<Eviction>, statistics: Box<AttentionStatistics> },
     /// All entries are replaced by these, with room for `capacity` columns.
     Replaced { entries: Box<Entries>, capacity: usize },
 }

@@ -22,7 +22,7 @@ pub(in crate::cache) struct WorkingSet {
     /// needs them.
     pub(super) positions: OnceCell<Tensor<3, Int>>,
     /// Their statistics.
-    pub(in crate::cache) tracks: AttentionStatistics,
+    pub(in crate::cache) statistics: AttentionStatistics,
     /// The number of columns.
     pub(in crate::cache) columns: usize,
     /// Whether some columns may be padding.
@@ -43,7 +43,7 @@ pub(in crate::cache) fn last_columns(entries: Entries, most: usize) -> Entries {
         keys: entries.keys.narrow(2, start, most),
         values: entries.values.narrow(2, start, most),
         positions: entries.positions.narrow(2, start, most),
-        tracks: entries.tracks.map(|track| track.narrow(2, start, most)),
+        statistics: entries.statistics.map(|statistic| statistic.narrow(2, start, most)),
         clustering: None,
     }
 }
@@ -84,7 +84,7 @@ impl WorkingSet {
         Ok(Self {
             beside_store: true,
             positions: entries.positions.clone().into(),
-            tracks: entries.tracks.clone(),
+            statistics: entries.statistics.clone(),
             columns,
             padded: held.iter().any(|&held| held != columns),
             unordered: false,
@@ -105,7 +105,7 @@ impl WorkingSet {
         plan: &CapacityPlan,
     ) -> Result<StoreChange> {
         if !self.beside_store {
-            return Ok(StoreChange::Appended { tracks: Box::new(self.tracks) });
+            return Ok(StoreChange::Appended { statistics: Box::new(self.statistics) });
         }
         let capacity = plan.grown(self.columns);
         Ok(StoreChange::Replaced { entries: Box::new(self.counted(store, held)?), capacity })
@@ -117,7 +117,7 @@ impl WorkingSet {
         store: &dyn Store,
         held: &[usize],
     ) -> Result<Entries> {
-        let tracks = self.tracks.clone();
-        Ok(Entries { tracks, ..self.entries(store, held)?.clone() })
+        let statistics = self.statistics.clone();
+        Ok(Entries { statistics, ..self.entries(store, held)?.clone() })
     }
 }

@@ -225,12 +225,13 @@ impl Reconstruction<'_> {
             keys: keys.clone(),
             values: new.values.cast(cache.config.dtype),
             positions: part.positions.clone().expand([batch, heads, columns]),
-            tracks: AttentionStatistics::default(),
+            statistics: AttentionStatistics::default(),
             clustering: None,
         };
         let given = self.received(layer, part, queries.clone(), &held, keys)?;
         self.given[layer] = self.given[layer].clone().max_pair(given);
-        let all = Entries { tracks: AttentionStatistics::default(), ..held }.followed_by(arriving);
+        let all =
+            Entries { statistics: AttentionStatistics::default(), ..held }.followed_by(arriving);
         let visibility = Visibility::Positions {
             queries: part.positions.clone(),
             entries: all.positions.clone(),

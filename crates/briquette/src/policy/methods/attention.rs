@@ -5,8 +5,8 @@ use crate::{
     budget::{Budget, Recent},
     policy::{Policy, PositionMode, Schedule},
     score::{
-        AccumulatedAttention, ChunkAttention, ChunkKv, DropError, ExpectedAttention, HeadMean,
-        Pool, QuestionAttention, RKv, Recency, RobustAttention, WindowAttention, WindowVariance,
+        AccumulatedAttention, Cake, ChunkKv, DropKv, ExpectedAttention, Finch, HeadMean, NonCausal,
+        Pool, RKv, Recency, RoCo, WindowAttention,
     },
     store::Ragged,
 };
@@ -28,7 +28,7 @@ impl Policy {
     /// RoCo (Ren and Zhu, 2024): the highest mean attention, a quarter of the budget for the tokens
     /// whose attention varies most, the first 4 tokens and the last 10.
     pub fn roco(budget: Budget) -> Self {
-        Self::custom("roco", budget, RobustAttention { std_share: 0.25 })
+        Self::custom("roco", budget, RoCo { std_share: 0.25 })
             .with_sinks(4)
             .with_recent(Recent::Tokens(10))
     }
@@ -47,7 +47,7 @@ impl Policy {
     /// PyramidKV (Cai et al., 2024): SnapKV, with budgets that fall from the first layer to the
     /// last.
     pub fn pyramidkv(budget: Budget) -> Self {
-        Self::snapkv(budget).with_name("pyramidkv").with_allocate(Pyramid { beta: 20.0 })
+        Self::snapkv(budget).with_name("pyramidkv").with_allocator(Pyramid { beta: 20.0 })
     }
 
     /// CAKE (Qin et al., 2025): mean and variance of the attention of the last 32 queries, budgets
@@ -55,14 +55,14 @@ impl Policy {
     pub fn cake(budget: Budget) -> Self {
         Self::snapkv(budget)
             .with_name("cake")
-            .with_score(WindowVariance { window: 32, gamma: 200.0, pool: Some(Pool::avg(5)) })
-            .with_allocate(Preference { window: 32, tau1: 1.0, tau2: 1.0 })
+            .with_scorer(Cake { window: 32, gamma: 200.0, pool: Some(Pool::avg(5)) })
+            .with_allocator(Preference { window: 32, tau1: 1.0, tau2: 1.0 })
     }
 
     /// AdaKV (Feng et al., 2024): SnapKV, with budgets that go to the heads with the highest
     /// scores.
     pub fn adakv(budget: Budget) -> Self {
-        Self::snapkv(budget).with_name("adakv").with_allocate(HeadAdaptive::default())
+        Self::snapkv(budget).with_name("adakv").with_allocator(HeadAdaptive::default())
     }
 
     /// SimLayerKV (Zhang et al., 2024): everything, except in layers whose last query gives more
@@ -71,7 +71,7 @@ impl Policy {
     pub fn simlayerkv(budget: Budget) -> Self {
         Self::custom("simlayerkv", budget, Recency {})
             .with_sinks(4)
-            .with_allocate(LazyLayers { threshold: 0.9, window: 1 })
+            .with_allocator(LazyLayers { threshold: 0.9, window: 1 })
             .with_store(Ragged {})
             .with_schedule(Schedule::prefill_only())
     }
@@ -80,7 +80,7 @@ impl Policy {
     pub fn chunkkv(budget: Budget) -> Self {
         let score =
             WindowAttention { window: 32, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
-        Self::snapkv(budget).with_name("chunkkv").with_score(ChunkKv::of(20, score))
+        Self::snapkv(budget).with_name("chunkkv").with_scorer(ChunkKv::of(20, score))
     }
 
     /// FINCH (Corallo and Papotti, 2024): the tokens that the question attends to, and the question
@@ -89,7 +89,7 @@ impl Policy {
     pub fn finch(budget: Budget) -> Self {
         Self::snapkv(budget)
             .with_name("finch")
-            .with_score(QuestionAttention { window: 32 })
+            .with_scorer(Finch { window: 32 })
             .with_positions(PositionMode::InCache)
     }
 
@@ -105,10 +105,10 @@ impl Policy {
 
     /// Compactor's non-causal attention alone (Chari and Van Durme, 2025): the first 8 tokens, the
     /// last 4, and those that all queries of their own chunk of 256 attend to.
-    pub fn chunk_attention(budget: Budget) -> Self {
+    pub fn non_causal(budget: Budget) -> Self {
         Self::compactor(budget)
-            .with_name("chunk-attention")
-            .with_score(ChunkAttention { chunk: 256, pool: Some(Pool::avg(3)) })
+            .with_name("non-causal")
+            .with_scorer(NonCausal { chunk: 256, pool: Some(Pool::avg(3)) })
             .with_positions(PositionMode::Written)
     }
 
@@ -125,7 +125,7 @@ impl Policy {
     /// DropKV (2026): the tokens without which the outputs of the last 32 queries would move
     /// furthest, and those 32.
     pub fn dropkv(budget: Budget) -> Self {
-        Self::custom("dropkv", budget, DropError { window: 32, pool: None })
+        Self::custom("dropkv", budget, DropKv { window: 32, pool: None })
             .with_recent(Recent::Tokens(32))
             .with_schedule(Schedule::prefill_only())
     }

@@ -5,14 +5,14 @@ use crate::{
     budget::{Budget, Recent},
     policy::{Policy, PositionMode, Schedule},
     reduce::{EmaMerge, EvictThenMerge, GaussianMerge, ValueMerge},
-    score::GlobalLocal,
+    score::Ems,
 };
 
 impl Policy {
     /// CaM (Zhang et al., 2024): H2O, with the values of tokens evicted in decoding added to the 32
     /// kept behind them.
     pub fn cam(budget: Budget) -> Self {
-        Self::h2o(budget).with_name("cam").with_reduce(ValueMerge {
+        Self::h2o(budget).with_name("cam").with_reducer(ValueMerge {
             window: 32,
             seed: 0,
             prompts: false,
@@ -41,7 +41,7 @@ impl Policy {
         Self::h2o(budget)
             .with_name(name)
             .with_recent(Recent::Share(recent))
-            .with_reduce(GaussianMerge { protect, ..GaussianMerge::default() })
+            .with_reducer(GaussianMerge { protect, ..GaussianMerge::default() })
             .with_schedule(Schedule::always(64))
     }
 
@@ -53,16 +53,16 @@ impl Policy {
             .with_name("d2o")
             .with_sinks(4)
             .with_recent(Recent::HeavyToRecent(3, 1))
-            .with_allocate(VarianceShare { share: Share::Softmax, normalize: true })
-            .with_reduce(EmaMerge::default())
+            .with_allocator(VarianceShare { share: Share::Softmax, normalize: true })
+            .with_reducer(EmaMerge::default())
     }
 
     /// EMS: the Global-Local score over a window of 32, pooled over 7 tokens; evict-then-merge with
     /// γ = 4 and τ = 0.6, on keys without positions; tokens share the entries.
     pub fn ems(budget: Budget) -> Self {
-        Self::custom("ems", budget, GlobalLocal::default())
+        Self::custom("ems", budget, Ems::default())
             .with_recent(Recent::Tokens(32))
-            .with_reduce(EvictThenMerge::default())
+            .with_reducer(EvictThenMerge::default())
             .with_positions(PositionMode::Deferred)
     }
 

@@ -18,7 +18,7 @@ impl Policy {
     pub fn headkv(budget: Budget) -> Self {
         Self::snapkv(budget)
             .with_name("headkv")
-            .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
+            .with_allocator(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
     }
 
     /// CompressKV: the tokens that the last 8 queries attend to in the layer's 4 semantic retrieval
@@ -28,9 +28,9 @@ impl Policy {
         let heads = HeadMean::Retrieval(RetrievalHeads::top(4));
         Self::snapkv(budget)
             .with_name("compresskv")
-            .with_score(WindowAttention { window: 8, pool: Some(Pool::avg(5)), heads })
+            .with_scorer(WindowAttention { window: 8, pool: Some(Pool::avg(5)), heads })
             .with_recent(Recent::Tokens(8))
-            .with_allocate(COMPRESSKV_LAYERS)
+            .with_allocator(COMPRESSKV_LAYERS)
     }
 
     /// Q-Filter (Godey et al., 2025): the tokens whose keys point furthest along the direction that
@@ -54,7 +54,7 @@ impl Policy {
     pub fn duoattention(budget: Budget) -> Self {
         Self::custom("duoattention", budget, Recency {})
             .with_sinks(16)
-            .with_allocate(StreamingHeads { tokens: 64 })
+            .with_allocator(StreamingHeads { tokens: 64 })
             .with_schedule(Schedule::prefill_only())
     }
 }

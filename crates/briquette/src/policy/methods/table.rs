@@ -99,7 +99,12 @@ const METHODS: &[Method] = &[
     method(Policy::keydiff, "KeyDiff", "Park et al., 2025", "keys least similar to the mean key"),
     method(Policy::keydiff_adakv, "KeyDiff + AdaKV", "-", "KeyDiff's, with budgets by head"),
     method(Policy::lagkv, "LagKV", "Liang et al., 2025", "deviation from the next tokens' range"),
-    method(Policy::cur, "CurDKV", "Sengupta et al., 2025", "long keys and values among neighbours"),
+    method(
+        Policy::curdkv,
+        "CurDKV",
+        "Sengupta et al., 2025",
+        "long keys and values among neighbours",
+    ),
     method(
         Policy::leverage,
         "Leverage",
@@ -107,7 +112,7 @@ const METHODS: &[Method] = &[
         "keys that stand out of the others' space",
     ),
     method(
-        Policy::chunk_attention,
+        Policy::non_causal,
         "Non-causal attention",
         "Chari and Van Durme, 2025",
         "what all queries of a chunk attend to",

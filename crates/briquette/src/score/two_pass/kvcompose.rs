@@ -26,23 +26,23 @@ use crate::{
 /// follows itself, without a word between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RereadAttention {
+pub struct KvCompose {
     /// Number of tokens read at a time.
     pub tokens: usize,
     /// Whether the mean over the layer's heads is added.
     pub layer_mean: bool,
 }
 
-impl Default for RereadAttention {
+impl Default for KvCompose {
     /// Defaults: 2,048 tokens at a time, with the mean of the layer.
     fn default() -> Self {
         Self { tokens: 2048, layer_mean: true }
     }
 }
 
-impl Scorer for RereadAttention {
+impl Scorer for KvCompose {
     fn name(&self) -> &str {
-        "reread-attention"
+        "kvcompose"
     }
 
     fn summary(&self) -> String {

@@ -24,7 +24,7 @@ use crate::{
 /// its variance over them, pooled along the tokens: CAKE (Qin et al., 2025, Eq. 10).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WindowVariance {
+pub struct Cake {
     /// Number of queries observed. Their own tokens stay out of the pooling.
     pub window: usize,
     /// Factor of the variance.
@@ -34,9 +34,9 @@ pub struct WindowVariance {
     pub pool: Option<Pool>,
 }
 
-impl Scorer for WindowVariance {
+impl Scorer for Cake {
     fn name(&self) -> &str {
-        "window-variance"
+        "cake"
     }
 
     fn summary(&self) -> String {

@@ -1,7 +1,7 @@
 //! Compactor's second half: what the queries of an entry's own chunk give it, later ones and
 //! earlier ones.
 
-use super::key_norm::length;
+use super::knorm::length;
 use super::window::{Pool, smooth};
 use crate::reference::attention::weights;
 use crate::reference::{Entry, ModelCache};

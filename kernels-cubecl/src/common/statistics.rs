@@ -9,39 +9,44 @@ use crate::common::check::Check;
 /// head has per column.
 pub(crate) fn check(
     check: &Check,
-    tracks: &AttentionStatistics,
+    statistics: &AttentionStatistics,
     entries: [usize; 3],
 ) -> Result<usize> {
-    let Some(stacked) = tracks.stacked() else { return Ok(0) };
+    let Some(stacked) = statistics.stacked() else { return Ok(0) };
     let [batch, kv_heads, columns] = entries;
     let heads = stacked.dims()[1];
     let grouped = kv_heads > 0 && heads.is_multiple_of(kv_heads);
-    check.value("the heads of tracks", heads, grouped, format!("a multiple of {kv_heads}"))?;
-    check.shape("tracks", stacked.dims(), [tracks.len() * batch, heads, columns])?;
-    check.f32("tracks", stacked.dtype())?;
-    check.countable("tracks", &stacked.dims())?;
-    Ok(tracks.len() * heads / kv_heads)
+    check.value("the heads of statistics", heads, grouped, format!("a multiple of {kv_heads}"))?;
+    check.shape("statistics", stacked.dims(), [statistics.len() * batch, heads, columns])?;
+    check.f32("statistics", stacked.dtype())?;
+    check.countable("statistics", &stacked.dims())?;
+    Ok(statistics.len() * heads / kv_heads)
 }
 
 /// Checks statistics of `[batch, kv_heads, width]` entries, and the new numbers that replace them,
 /// `columns` wide.
 pub(crate) fn check_counted(
     check: &Check,
-    tracks: &AttentionStatistics,
+    statistics: &AttentionStatistics,
     counted: &AttentionStatistics,
     [batch, heads, width, columns]: [usize; 4],
 ) -> Result<()> {
-    let kinds = tracks.len();
+    let kinds = statistics.len();
     let alike = counted.len() == kinds;
     check.value("the kinds of counted", counted.len(), alike, kinds.to_string())?;
-    let (Some(tracks), Some(counted)) = (tracks.stacked(), counted.stacked()) else {
+    let (Some(statistics), Some(counted)) = (statistics.stacked(), counted.stacked()) else {
         return Ok(());
     };
-    let [rows, all, _] = tracks.dims();
-    check.value("the heads of tracks", all, all > 0 && all % heads == 0, "those of the layer")?;
-    check.shape("tracks", tracks.dims(), [kinds * batch, all, width])?;
+    let [rows, all, _] = statistics.dims();
+    check.value(
+        "the heads of statistics",
+        all,
+        all > 0 && all % heads == 0,
+        "those of the layer",
+    )?;
+    check.shape("statistics", statistics.dims(), [kinds * batch, all, width])?;
     check.shape("counted", counted.dims(), [rows, all, columns])?;
-    check.f32("tracks", tracks.dtype())?;
+    check.f32("statistics", statistics.dtype())?;
     check.f32("counted", counted.dtype())?;
     check.countable("counted", &counted.dims())
 }

@@ -1,6 +1,6 @@
 //! R-KV: what the last queries attend to, less what others say already.
 
-use super::key_difference::cosine;
+use super::keydiff::cosine;
 use super::window::Window;
 use crate::reference::ModelCache;
 

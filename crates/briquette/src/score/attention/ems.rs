@@ -31,7 +31,7 @@ use crate::{
 /// · `window` − 1 queries in decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct GlobalLocal {
+pub struct Ems {
     /// Number of queries of the window, `L_win`.
     pub window: usize,
     /// Pooling, if any.
@@ -46,7 +46,7 @@ pub struct GlobalLocal {
     pub pool_window: bool,
 }
 
-/// Queries that count in a [`GlobalLocal`] score.
+/// Queries that count in a [`Ems`] score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScoreFrom {
@@ -59,7 +59,7 @@ pub enum ScoreFrom {
     Window,
 }
 
-impl Default for GlobalLocal {
+impl Default for Ems {
     /// Defaults of the paper for language modelling: a window of 32, mean-pooled over 7 tokens.
     fn default() -> Self {
         Self {
@@ -71,9 +71,9 @@ impl Default for GlobalLocal {
     }
 }
 
-impl Scorer for GlobalLocal {
+impl Scorer for Ems {
     fn name(&self) -> &str {
-        "global-local"
+        "ems"
     }
 
     fn summary(&self) -> String {

@@ -1,6 +1,6 @@
 //! KeyDiff: keys that are unlike the others.
 
-use super::key_norm::length;
+use super::knorm::length;
 use crate::reference::Entry;
 
 /// The cosine of two vectors; 0 where one of them is zero.
