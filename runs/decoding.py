@@ -41,7 +41,7 @@ def main():
             cells.append((sum(nats[half:]) / len(nats[half:]), mean, spread))
         rows.append((policy, budget, cells, kept))
     rows.sort(key=lambda row: (row[0] != "full", row[2][0][1]))
-    lines = ["| method | budget | prose, nats a token | above full | second reading, nats a token | above full | kept |", "|---|---:|---:|---:|---:|---:|---:|"]
+    lines = ["| method | budget | prose, nats per token | above full | second reading, nats per token | above full | kept |", "|---|---:|---:|---:|---:|---:|---:|"]
     for policy, budget, cells, kept in rows:
         shown = [text for nats, mean, spread in cells for text in (f"{nats:.3f}", f"{mean:+.3f} ± {spread:.3f}" if policy != "full" else "")]
         lines.append(f"| `{policy}` | {budget} | " + " | ".join(shown) + f" | {kept:.0%} |")

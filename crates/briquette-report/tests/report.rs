@@ -166,7 +166,7 @@ fn numbers_are_those_worked_out_by_hand() {
         "| `snapkv` | -0.25 [-1.04, +0.54], p = 1.000 |\n",
         "<details><summary>Pairs</summary>\n\n### tiny, query-aware: pairs\n",
         "| `h2o vs snapkv` | -0.12 [-4.89, +4.64], p = 0.795 |\n",
-        "### book, nats a token\n",
+        "### book, nats per token\n",
         "| `snapkv` | +0.750 [-2.427, +3.927], p = 0.205 |\n",
         "### near, agreement\n",
         "| `snapkv` | SnapKV     | Li et al., 2024    |\n",

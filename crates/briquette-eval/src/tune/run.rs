@@ -108,7 +108,7 @@ pub struct Ranked {
     pub policy: Policy,
     /// The last round it took part in, from 1.
     pub round: usize,
-    /// KL(full ‖ compressed) in nats a token, the mean over its windows.
+    /// KL(full ‖ compressed) in nats per token, the mean over its windows.
     pub kl: Mean,
     /// How much higher its KL is than that of the best in the same windows.
     pub above_best: Mean,

@@ -44,8 +44,8 @@ impl Measure {
             Self::Score => "score",
             Self::RightTokens => "right tokens",
             Self::Prefill => "prefill, s",
-            Self::Decode => "decode, ms a token",
-            Self::Nats => "nats a token",
+            Self::Decode => "decode, ms per token",
+            Self::Nats => "nats per token",
             Self::NatsOverFull => "nats over full",
             Self::Kl => "KL, nats",
             Self::Agreement => "agreement",
@@ -55,7 +55,7 @@ impl Measure {
             Self::SpareShare => "spare room, of full",
             Self::HeldBytes => "held, KiB",
             Self::SpareBytes => "spare room, KiB",
-            Self::Seconds => "s a sample",
+            Self::Seconds => "s per sample",
             Self::By(metric) => metric.name(),
         }
     }

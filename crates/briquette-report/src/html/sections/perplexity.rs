@@ -48,7 +48,7 @@ pub(in super::super) fn perplexity(data: &Data<'_>) -> Vec<Figures> {
 }
 
 fn curves_of(data: &Data<'_>, model: &str, column: &Column) -> Vec<(String, LineChart)> {
-    let y = YAxis { label: "mean nats a token".into(), holds: Vec::new() };
+    let y = YAxis { label: "mean nats per token".into(), holds: Vec::new() };
     let points = |row: &Row| {
         let texts = data.collected.texts.get(row).and_then(|tasks| tasks.get(&column.task));
         let Some(texts) = texts else { return Vec::new() };
@@ -63,7 +63,7 @@ fn curves_of(data: &Data<'_>, model: &str, column: &Column) -> Vec<(String, Line
                 y: nats,
                 interval: None,
                 tip: format!(
-                    "{}: {nats:.3} nats a token up to token {position}, perplexity {:.2}",
+                    "{}: {nats:.3} nats per token up to token {position}, perplexity {:.2}",
                     row.label(),
                     nats.exp()
                 ),
