@@ -265,7 +265,7 @@ class EmsHead:
         else:
             pooled = mean_pool(raw[: len(past)], self.kernel, self.pool_pad)
         for i in range(n):
-            self.tokens[i] = {"norm": norm(k[i]), "glo": s_glo[i], "past": s_loc[i], "curdkv": 0.0, "center": i}
+            self.tokens[i] = {"norm": norm(k[i]), "glo": s_glo[i], "past": s_loc[i], "cur": 0.0, "center": i}
         centers = top(pooled, past, self.n_imp, self.margin, "important cut")
         kept = top(pooled, past, self.n_imp + self.n_tbm, self.margin, "irrelevant cut")
         to_merge = sorted(set(kept) - set(centers))
@@ -296,7 +296,7 @@ class EmsHead:
         """Eq. 2 over the tokens held, with s_Loc = s_past + s_cur (section 3.3)."""
         positions = sorted(self.tokens)
         glo = np.array([self.tokens[i]["glo"] for i in positions])
-        loc = np.array([self.tokens[i]["past"] + self.tokens[i]["curdkv"] for i in positions])
+        loc = np.array([self.tokens[i]["past"] + self.tokens[i]["cur"] for i in positions])
         s = ems_global_local(glo, loc)
         if self.pool_in_decoding:
             if self.pool_over == "past":  # the tokens of the window are the last ones, and are not ranked
@@ -306,7 +306,7 @@ class EmsHead:
 
     def step(self, t, queries, k, v):
         """One decoded token: attention over the expanded cache, then one merge or eviction (appendix A)."""
-        self.tokens[t] = {"norm": norm(k), "glo": 0.0, "past": 0.0, "curdkv": 0.0, "center": t}
+        self.tokens[t] = {"norm": norm(k), "glo": 0.0, "past": 0.0, "cur": 0.0, "center": t}
         self.entries[t] = (k / norm(k), v)
         self.local.append(t)
         positions = sorted(self.tokens)
@@ -315,11 +315,11 @@ class EmsHead:
         outputs, a = decode_attention(queries, keys, values)
         for i, x in zip(positions, a):
             self.tokens[i]["glo"] += x
-            self.tokens[i]["curdkv"] += x
+            self.tokens[i]["cur"] += x
         self.in_current += 1
         if self.in_current == self.window:
             for token in self.tokens.values():
-                token["past"], token["curdkv"] = token["curdkv"], 0.0
+                token["past"], token["cur"] = token["cur"], 0.0
             self.in_current = 0
         if len(self.local) > self.window:
             left = self.local.pop(0)  # leaves the local range and is a class centre from now on

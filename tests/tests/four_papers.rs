@@ -91,7 +91,7 @@ struct Rates {
 }
 
 #[derive(Deserialize)]
-struct Ems {
+struct EmsCase {
     #[serde(rename = "L_win")]
     window: usize,
     kernel_size: usize,
@@ -282,7 +282,7 @@ fn assert_held(cache: &KvCache, layer: usize, call: &Call, place: &str) {
 
 /// EMS as a case has it, with what its scores are pooled over.
 fn ems(case: &Case, pool_window: bool) -> Policy {
-    let Ems { window, kernel_size, gamma, tau } = case.params();
+    let EmsCase { window, kernel_size, gamma, tau } = case.params();
     let pool = Some(Pool::avg(kernel_size));
     Policy::ems(Budget::Tokens(case.budget))
         .with_scorer(Ems { window, pool, pool_window, ..Ems::default() })
@@ -384,7 +384,7 @@ fn the_rates_of_ems_agree_with_the_reading() {
     let mut compared = 0;
     for case in cases("ems", 5) {
         let Some(rates) = &case.statistics else { continue };
-        let Ems { tau, .. } = case.params();
+        let EmsCase { tau, .. } = case.params();
         let policy = Policy::ems(Budget::Tokens(case.prompt));
         let inputs = Inputs::of(&case);
         for backend in backends() {

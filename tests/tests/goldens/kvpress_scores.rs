@@ -89,7 +89,7 @@ fn policy(case: &Case) -> Policy {
         "lagkv" => Policy::lagkv(budget).with_scorer(LagKv { lag: params.lag_size }),
         "curdkv" => Policy::curdkv(budget).with_scorer(CurDkv { window: params.local_window_size }),
         "leverage" => Policy::leverage(budget).with_scorer(leverage),
-        "chunk_attention" => Policy::chunk_attention(budget).with_scorer(attention),
+        "chunk_attention" => Policy::non_causal(budget).with_scorer(attention),
         "compactor" => Policy::compactor(budget).with_scorer(Compactor {
             leverage,
             attention,
