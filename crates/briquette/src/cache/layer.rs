@@ -11,12 +11,11 @@ use super::{
         attend::{attend, key_encoding},
         capacity::CapacityPlan,
         compress::{CompressionDue, Findings, Snapshot, compress},
-        in_place::{append_in_place, eviction, kept_in_place, may_evict_in_place},
+        in_place::{append_in_place, counts_in_place, eviction},
         input::LayerInput,
         statistics::{count, count_chunks, encoded, window},
         store_guard::StoreGuard,
         update::{LayerUpdate, StoreChange},
-        working_set::WorkingSet,
     },
     context::Context,
     growth::Growth,
@@ -183,32 +182,11 @@ impl LayerCache {
         guard: &mut StoreGuard,
     ) -> Result<(Tensor<4>, LayerUpdate)> {
         let plan = CapacityPlan::new(context, input, guard.store.as_ref(), self.window.size())?;
-        let mut in_place = None;
-        let mut all;
-        let growth = self.growth.as_deref();
-        if may_evict_in_place(context, input, (&self.held, growth), guard.store.as_mut()) {
-            let with_free = guard.store.in_place().and_then(|slots| slots.slots_with_free());
-            all = append_in_place(context, input, arriving, &plan, guard)?;
-            let store = guard.store.as_mut();
-            let before = (&self.held[..], with_free, growth);
-            in_place = kept_in_place(context, input, before, &plan, &all, store)?;
-            if in_place.is_none() {
-                let lies_unordered =
-                    guard.store.in_place().is_some_and(|slots| slots.is_unordered());
-                all = match lies_unordered {
-                    // Their tokens are in order, and so is the new one behind them.
-                    true if guard.store.is_clustered() => {
-                        guard.order(&self.held)?;
-                        all.in_store()
-                    }
-                    true => WorkingSet::by_position(guard.store.as_ref(), &input.held)?,
-                    false => all.in_store(),
-                };
-            }
-        } else {
-            guard.order(&self.held)?;
-            all = append(context, input, arriving, &self.held, &plan, guard)?;
+        if let Some(decoded) = self.decode_in_place(context, input, &arriving, &plan, guard)? {
+            return Ok(decoded);
         }
+        guard.order(&self.held)?;
+        let mut all = append(context, input, arriving, &self.held, &plan, guard)?;
         let store = guard.store.as_ref();
         let encode = key_encoding(context, input, &mut all, store)?;
         let attended = attend(context, input, &all, encode.clone(), store)?;
@@ -237,7 +215,6 @@ impl LayerCache {
 
         let mut findings = Findings::default();
         let mut measured_entries = None;
-        let mut evicted = None;
         if let Some(budget) = budget {
             let plain = input.plain.as_ref();
             let queries = plain.map(|new| self.log.with(new, &input.span.positions));
@@ -254,29 +231,15 @@ impl LayerCache {
                 state: self.state(),
                 ..context.view(&entries, &input.held, seen, budget, phase.is_prompt())
             };
-            match &in_place {
-                Some(counts) => evicted = Some(eviction(context.policy, &view, counts)?),
-                None => findings = compress(context.policy, view, &input.arrived, due)?,
-            }
+            findings = compress(context.policy, view, &input.arrived, due)?;
             measured_entries = Some(entries);
         }
         let Findings { reduced, share, measure, snapshot } = findings;
         let snapshot = snapshot.zip(measured_entries);
-        let (held, share) = match in_place {
-            Some(counts) => (counts.held, Some(counts.kept)),
-            None => (input.held.clone(), share.filter(|_| !phase.is_prompt())),
-        };
-        let change = match evicted {
-            Some(eviction) => StoreChange::Evicted {
-                eviction: Box::new(eviction),
-                statistics: Box::new(all.statistics),
-            },
-            None => all.change(store, &input.held, &plan)?,
-        };
         let mut update = LayerUpdate {
-            change,
-            held,
-            share,
+            change: all.change(store, &input.held, &plan)?,
+            held: input.held.clone(),
+            share: share.filter(|_| !phase.is_prompt()),
             local_queries,
             state: None,
             measure,
@@ -287,6 +250,49 @@ impl LayerCache {
             update.compress(reduced, capacity);
         }
         Ok((output, update))
+    }
+
+    /// Decodes a token that takes the place of an entry, which is evicted, or a free slot. `None`,
+    /// and nothing has changed, if it must be appended to entries by position.
+    fn decode_in_place(
+        &self,
+        context: Context<'_>,
+        input: &LayerInput,
+        token: &Entries,
+        plan: &CapacityPlan,
+        guard: &mut StoreGuard,
+    ) -> Result<Option<(Tensor<4>, LayerUpdate)>> {
+        let before = (&self.held[..], self.growth.as_deref());
+        let counts = counts_in_place(context, input, token, before, plan, guard.store.as_mut())?;
+        let (Some(counts), Some(budget)) = (counts, &plan.budget) else { return Ok(None) };
+        let mut all = append_in_place(context, input, token.clone(), plan, guard)?;
+        let store = guard.store.as_ref();
+        let encode = key_encoding(context, input, &mut all, store)?;
+        let attended = attend(context, input, &all, encode.clone(), store)?;
+        let AttentionOutput { output, column_sums, column_squares } = attended;
+        let window = (context.observes.window > 0)
+            .then(|| {
+                let (keys, sums) = (encode.clone(), column_sums.as_ref());
+                window(context, input, &mut all, keys, &self.window, sums, store)
+            })
+            .transpose()?;
+        let sums = (column_sums, column_squares);
+        let statistics = &mut all.statistics;
+        let local_queries = count(context, input, statistics, sums, None, self.local_queries)?;
+        let entries = all.counted(store, &input.held)?;
+        let view = LayerView {
+            window: window.as_ref(),
+            window_queries: &self.window.own(&input.arrived),
+            encoded: Some(&encoded(context, input, encode)),
+            state: self.state(),
+            ..context.view(&entries, &input.held, input.span.seen(), budget, false)
+        };
+        let eviction = Box::new(eviction(context.policy, &view, &counts)?);
+        let change = StoreChange::Evicted { eviction, statistics: Box::new(all.statistics) };
+        let (held, share) = (counts.held, Some(counts.kept));
+        let (state, measure, snapshot) = (None, None, None);
+        let update = LayerUpdate { change, held, share, local_queries, state, measure, snapshot };
+        Ok(Some((output, update)))
     }
 
     /// Applies the update of a call. The layer does not change if that fails.

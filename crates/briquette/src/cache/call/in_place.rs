@@ -23,29 +23,6 @@ use crate::{
     store::{Eviction, Store},
 };
 
-/// Whether a decoded token may take the place of one that is evicted, so that entries may lie in no
-/// order. `held_before` are the tokens of each head without it; `growth` is known where the budget
-/// grows.
-pub(in crate::cache) fn may_evict_in_place(
-    context: Context<'_>,
-    input: &LayerInput,
-    (held_before, growth): (&[usize], Option<&Growth>),
-    store: &mut dyn Store,
-) -> bool {
-    let Some(slots) = store.in_place() else { return false };
-    let span = &input.span;
-    let decodes = matches!(span.phase, Phase::Decode { .. }) && !span.padded;
-    let due = CompressionDue::of(context.policy, span.phase).compress;
-    decodes
-        && due
-        && evicts_in_place(context.policy)
-        && slots.can_evict(held_before)
-        // Without free slots every token that evicts none would lay the entries out anew.
-        && (!grows(context.policy)
-            || slots.slots_with_free().is_some()
-                && growth.is_some_and(|growth| growth.step(&span.seen_before).is_some()))
-}
-
 /// Whether the budget of a layer grows with the tokens seen, so that some tokens evict none.
 pub(in crate::cache) fn grows(policy: &Policy) -> bool {
     matches!(policy.budget(), Some(Budget::Ratio(_)))
@@ -64,28 +41,37 @@ pub(in crate::cache) struct InPlaceCounts {
     limits: Option<EvictLimits>,
 }
 
-/// The numbers of an eviction by which a decoded token takes another's place, if every head keeps
-/// as many entries as it held before, or has a free slot: `with_free` are the slots of heads
-/// without the token, where some may be free, and `growth` is known where the budget grows.
-pub(in crate::cache) fn kept_in_place(
+/// Returns the numbers of an eviction by which a decoded token takes another's place, or a free
+/// slot; `None` if the token must be appended to entries by position. The token has not been
+/// appended yet: `held_before` are the tokens of each head without it. `growth` is known where the
+/// budget grows.
+pub(in crate::cache) fn counts_in_place(
     context: Context<'_>,
     input: &LayerInput,
-    (held_before, with_free, growth): (&[usize], Option<Vec<usize>>, Option<&Growth>),
+    token: &Entries,
+    (held_before, growth): (&[usize], Option<&Growth>),
     plan: &CapacityPlan,
-    all: &WorkingSet,
     store: &mut dyn Store,
 ) -> Result<Option<InPlaceCounts>> {
-    let (Some(budget), Some(entries)) = (&plan.budget, &all.entries) else { return Ok(None) };
-    let Some(slots) = store.in_place() else { return Ok(None) };
-    let Context { policy, .. } = context;
+    let (Some(budget), Some(slots)) = (&plan.budget, store.in_place()) else { return Ok(None) };
+    let (policy, span) = (context.policy, &input.span);
+    let decodes = matches!(span.phase, Phase::Decode { .. }) && !span.padded;
+    let due = decodes && CompressionDue::of(policy, span.phase).compress;
+    if !due || !evicts_in_place(policy) || !slots.can_evict(held_before) {
+        return Ok(None);
+    }
+    let with_free = slots.slots_with_free();
     if grows(policy) {
-        let known = growth.and_then(|growth| Some((growth, growth.step(&input.span.seen_before)?)));
+        // Without free slots every token that evicts none would lay the entries out anew.
+        let known = growth.filter(|_| with_free.is_some());
+        let known = known.and_then(|growth| Some((growth, growth.step(&span.seen_before)?)));
         return Ok(known.map(|(growth, step)| {
             let GrowthStep { kept, takes_free, held } = step.clone();
             InPlaceCounts { kept, held, takes_free, limits: growth.limits.clone() }
         }));
     }
-    let view = context.view(entries, &input.held, input.span.seen(), budget, false);
+    // An allocator that can be captured looks at numbers, and not at the entries.
+    let view = context.view(token, &input.held, span.seen(), budget, false);
     let allocation = policy.allocator().allocate(&view)?;
     let kept = kept_per_head(policy, &view, allocation, &input.arrived)?;
     if let Some(slots) = with_free {
@@ -105,11 +91,10 @@ pub(in crate::cache) fn kept_in_place(
     let Some(columns) = slots.token_columns() else {
         return Ok(Some(InPlaceCounts { held: kept.clone(), kept, takes_free, limits }));
     };
-    let seen = input.span.seen();
     let heads = context.shape.kv_heads;
     let fits = |(head, &kept): (usize, &usize)| {
         // The new token has a cluster of its own. A token that was seen may still be there.
-        let most = seen[head / heads].min(policy.reducer().columns(kept));
+        let most = span.seen()[head / heads].min(policy.reducer().columns(kept));
         view.protect.recent_tokens(kept) > 0 && most <= columns
     };
     if !kept.iter().enumerate().all(fits) {

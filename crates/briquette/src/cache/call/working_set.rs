@@ -72,26 +72,6 @@ impl WorkingSet {
         self.positions.get_or_init(|| store.positions()).clone()
     }
 
-    /// The same entries, by position, of which none have been read from the store.
-    pub(in crate::cache) fn in_store(self) -> Self {
-        Self { entries: None, unordered: false, ..self }
-    }
-
-    /// The entries that lie in a store in no order, by position, beside it.
-    pub(in crate::cache) fn by_position(store: &dyn Store, held: &[usize]) -> Result<Self> {
-        let entries = last_columns(store.entries()?.with_lengths(held), longest(held));
-        let columns = entries.columns();
-        Ok(Self {
-            beside_store: true,
-            positions: entries.positions.clone().into(),
-            statistics: entries.statistics.clone(),
-            columns,
-            padded: held.iter().any(|&held| held != columns),
-            unordered: false,
-            entries: Some(entries),
-        })
-    }
-
     /// The entries, if they are beside the store.
     pub(in crate::cache) fn loose(&self) -> Option<&Entries> {
         self.entries.as_ref().filter(|_| self.beside_store)
