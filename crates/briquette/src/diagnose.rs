@@ -51,9 +51,9 @@ pub fn sparsity(entries: &Entries, zeta: f64) -> Result<Option<Vec<Vec<f64>>>> {
 }
 
 /// Returns the redundancy rate `r_m` of each head, `[batch][kv_head]`, in 0..=1: the share of its
-/// tokens with an earlier token of a redundancy, cos(keys) · cos(values), of at least `tau` (EMS,
-/// Eq. 4). Near 1, most tokens can be merged with little loss. The paper plots it with τ = 0.6, of
-/// keys before position encoding: entries hold those under
+/// redundant tokens (EMS, Eq. 4). A token is redundant if its redundancy with an earlier one,
+/// cos(keys) · cos(values), is at least `tau`. Near 1, most tokens can be merged with little loss.
+/// The paper plots it with τ = 0.6, of keys before position encoding: entries hold those under
 /// [`PositionMode::Deferred`](crate::policy::PositionMode::Deferred).
 ///
 /// # Errors

@@ -63,8 +63,8 @@ pub enum Error {
     /// A policy that never compresses was given a budget.
     #[error("policy `{policy}` drops no token, so it takes no budget, and {budget} is given")]
     BudgetUnused { policy: String, budget: Budget },
-    /// A merging reducer cannot reach the budget, because tokens that it must not merge stand
-    /// between the others.
+    /// A merging reducer cannot reach the budget, because tokens that it must not merge separate
+    /// the others.
     #[error(
         "a budget of {budget} keeps {target} entries, but with {sinks} sinks, the last {recent} and {heavy} more tokens left as they are, merging reaches {reachable} at best"
     )]
@@ -104,7 +104,7 @@ pub enum Error {
     /// A policy file cannot be read or understood.
     #[error("policy {origin}: {}{message}", at(*place))]
     PolicyFile { origin: String, place: Option<(usize, usize)>, message: String },
-    /// A policy file was read, and what it says is refused.
+    /// A policy file was read, but its policy is refused.
     #[error("policy {origin}: {}{refusal}", at(*place))]
     PolicyOfFile {
         origin: String,
@@ -159,7 +159,7 @@ pub enum Error {
         "the cache would hold {needed} bytes, more than its ceiling of {ceiling} (it holds {held})"
     )]
     MemoryCeiling { ceiling: usize, held: usize, needed: usize },
-    /// A cache that cannot take in a prompt together with others.
+    /// A cache cannot share a prefill with others.
     #[error("cache {cache} of those that share a prefill: {reason}")]
     SharedPrefill { cache: usize, reason: String },
     /// A prefix cannot be saved or loaded.

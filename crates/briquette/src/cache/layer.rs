@@ -1,4 +1,5 @@
-//! One layer of a cache: append, attend, observe, compress; and nothing changed if any of it fails.
+//! One layer of a cache: it appends, attends, observes and compresses, and changes nothing if any
+//! of these fails.
 
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ pub(super) struct LayerCache {
     /// Entries that each head may keep, per batch row and kv head; `None` before a decoded token
     /// was compressed.
     pub(super) share: Option<Vec<usize>>,
-    /// Entries to keep at the tokens to come, where that is worked out ahead.
+    /// Entries to keep at future tokens, where they are computed ahead.
     pub(super) growth: Option<Arc<Growth>>,
     /// Decoded queries in the local window so far.
     pub(super) local_queries: usize,
@@ -113,7 +114,8 @@ impl LayerCache {
         store.map_or(0, |store| store.spare_bytes() + store.free_slot_bytes(&self.held))
     }
 
-    /// Tokens to keep per batch row; `None` keeps everything, and before the first token.
+    /// Number of tokens to keep per batch row; `None` if everything is kept, and before the first
+    /// token.
     pub(super) fn budget(&self, context: Context<'_>) -> Result<Option<Vec<usize>>> {
         let Some(store) = &self.store else { return Ok(None) };
         let bytes_of = |entries, columns| store.bytes_of(entries, columns);
@@ -127,14 +129,15 @@ impl LayerCache {
         }
     }
 
-    /// Entries of each head, per batch row and kv head: fewer than tokens where these share them.
+    /// Number of entries per batch row and kv head; fewer than tokens where tokens share entries.
     pub(super) fn entry_counts(&self) -> Vec<usize> {
         let mut store = self.store.clone();
         let slots = store.as_mut().and_then(|store| store.in_place());
         slots.map_or_else(|| self.held.clone(), |slots| slots.entry_counts(&self.held))
     }
 
-    /// The entries as they lie, of any keys and values; by position in a store that has no slots.
+    /// Returns the entries in storage order, with arbitrary keys and values; by position in a store
+    /// without slots.
     pub(super) fn entries_as_they_lie(&self) -> Result<Option<Entries>> {
         let mut store = self.store.clone();
         match store.as_mut().and_then(|store| store.in_place()) {
@@ -159,9 +162,9 @@ impl LayerCache {
         self.store = guard.undone();
     }
 
-    /// The layer as it was before a call that has computed its update. The store is the one that
-    /// was outgrown where entries have made way for padding, which cannot be cut off again, and
-    /// where new room would count against a ceiling.
+    /// Returns the layer as it was before a call whose update has been computed. It takes back the
+    /// store from before it grew in two cases: entries were moved for padding, which cutting
+    /// columns off cannot undo, or new room would count against a ceiling.
     pub(super) fn before_call(
         &self,
         context: Context<'_>,
@@ -172,8 +175,8 @@ impl LayerCache {
         Self { store: guard.before(outgrown), ..self.clone() }
     }
 
-    /// Computes the output of a call and the update of the layer: everything that can fail. Changes
-    /// only columns of the store behind those held.
+    /// Computes the output of a call and the update of the layer, without applying it. Writes only
+    /// to columns of the store behind those held.
     pub(super) fn compute(
         &self,
         context: Context<'_>,
@@ -365,8 +368,8 @@ impl LayerCache {
         Ok(())
     }
 
-    /// Builds this layer anew from the entries kept after a compression that other layers took part
-    /// in; does not modify the layer.
+    /// Returns this layer with the entries that a compression of several layers has kept; does not
+    /// modify the layer.
     pub(super) fn rebuild(&self, context: Context<'_>, reduced: Reduced) -> Result<Self> {
         let Reduced { entries, counts, state } = reduced;
         let capacity = CapacityPlan::after_prompt(context.policy, entries.columns());
@@ -380,7 +383,7 @@ impl LayerCache {
         Ok(layer)
     }
 
-    /// Forgets the snapshot when all layers of a prompt have come.
+    /// Forgets the snapshot when all layers of a prompt have arrived.
     pub(super) fn forget_snapshot(&mut self) {
         self.snapshot = None;
     }

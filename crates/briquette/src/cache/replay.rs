@@ -202,8 +202,8 @@ impl KvCache {
         self.policy.schedule().decode_every == Some(1)
     }
 
-    /// The part of the policy that reads a budget which grows with the tokens seen, and is not
-    /// known on the device.
+    /// Why steps cannot be replayed under a budget that grows with the tokens seen; `None` if they
+    /// can.
     fn reads_growth(&self) -> Option<&'static str> {
         match &self.policy {
             policy if policy.scorer().reads_budget() => {
@@ -232,7 +232,7 @@ impl LayerCache {
         self.store.as_mut()?.replay()
     }
 
-    /// Whether its next decoded token packs others where room was made.
+    /// Whether its next decoded token makes the store pack others into reserved room.
     pub(super) fn packs_in_place(&mut self) -> bool {
         self.replay().is_some_and(|store| store.indexes_on_device() && store.is_next_apart())
     }

@@ -41,7 +41,7 @@ struct FileForm {
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget: Option<Budget>,
-    /// Share of the tokens that are dropped, another way to write a budget.
+    /// Share of the tokens to drop, another way to write a budget.
     #[serde(default, skip_serializing)]
     compression_ratio: Option<f64>,
     #[serde(default)]
@@ -62,7 +62,7 @@ struct FileForm {
     profile: Option<ProfileForm>,
 }
 
-/// Profile in a policy file: the path of its own file, relative to the policy file, or all of it.
+/// Profile in a policy file: a path relative to the policy file, or the whole profile.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum ProfileForm {
@@ -71,7 +71,7 @@ enum ProfileForm {
 }
 
 impl Policy {
-    /// Reads a policy file, TOML or JSON by its ending. A file without a budget gets one by
+    /// Reads a policy file, TOML or JSON by its ending. If the file has no budget, set one by
     /// [`with_budget`](Self::with_budget).
     ///
     /// # Errors
@@ -136,7 +136,7 @@ fn read(path: &Path) -> Result<Policy> {
     })
 }
 
-/// Reads a policy from text. Paths in it begin at `folder`.
+/// Reads a policy from text. Paths in it are relative to `folder`.
 fn read_text(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> Result<Policy> {
     let fail =
         |message: String| Error::PolicyFile { origin: origin.to_owned(), place: None, message };

@@ -39,7 +39,7 @@ pub enum PrefixError {
         "the prefix was made under the policy `{found}`, which differs from the policy `{given}` of the cache"
     )]
     OtherPolicy { found: String, given: String },
-    /// The prefix is of a cache that was configured otherwise.
+    /// The prefix is of a cache with another configuration.
     #[error("the prefix has {what} {found}, but the cache has {given}")]
     OtherConfig { what: &'static str, found: String, given: String },
     /// The cache has seen no token.
@@ -50,10 +50,10 @@ pub enum PrefixError {
         "layer {layer} has seen {found:?} tokens, but layer 0 has seen {first:?}: a step is not complete"
     )]
     LayersApart { layer: usize, found: Vec<usize>, first: Vec<usize> },
-    /// A store of one's own without a file form.
+    /// A custom store has no file form.
     #[error("the store `{store}` does not say how it is written to a file or repeated")]
     Store { store: String },
-    /// A cache of several rows, or of none, is to be given to other rows.
+    /// A cache of several rows, or of none, was to be forked into rows.
     #[error("only a cache of one row can be given to several: this one has {rows}")]
     Rows { rows: usize },
 }

@@ -1,7 +1,7 @@
 //! Stage one: the importance of each entry.
 //!
 //! A scorer says what it observes ([`AttentionRequest`]); the attention pass computes just that,
-//! and no matrix of queries by keys is kept. Nothing here knows how the rest is reduced.
+//! and no matrix of queries by keys is kept. Nothing here depends on how entries are reduced.
 
 mod attention;
 mod keys;

@@ -1,5 +1,5 @@
-//! Numbers that may be infinite: in a file `inf`, and in quotes where the format has no such
-//! number, as JSON.
+//! Numbers that may be infinite: `inf` in a file, in quotes where the format has no such number
+//! (JSON).
 
 use serde::{
     Deserialize, Deserializer, Serializer,

@@ -23,11 +23,11 @@ use crate::{
     state::{StateTensor, StateVisitor, visit_clustering, visit_statistics},
 };
 
-/// Clusters of tokens that share a key direction and a value (EMS): a cluster is one row of keys
+/// Clusters of tokens that share a key direction and a value (EMS). A cluster is one row of keys
 /// and one of values; a token is a column with its cluster, the norm of its own key and its
 /// position.
 ///
-/// Tokens that have come since the last compression lie as they are behind them.
+/// Tokens that have come since the last compression follow the clusters unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clustered {}
@@ -70,8 +70,8 @@ struct ClusteredBody {
     positions: Tensor<3, Int>,
     statistics: AttentionStatistics,
     clustering: Clustering,
-    /// Number of rows behind the clusters of each head that are free, which count among those of
-    /// `clustering`; empty if none is.
+    /// Number of free rows behind the clusters of each head, which `clustering` counts too; empty
+    /// if no row is free.
     free_rows: Vec<usize>,
     bytes: usize,
 }
@@ -83,7 +83,7 @@ impl ClusteredBody {
         rows.map(|(head, rows)| rows - self.free_rows.get(head).unwrap_or(&0)).collect()
     }
 
-    /// Puts so many columns without a token before those there are.
+    /// Inserts `missing` empty columns before the others.
     fn widen(&mut self, missing: usize) {
         if missing == 0 {
             return;
@@ -106,7 +106,7 @@ impl ClusteredBody {
         padding_columns.inplace(|columns| columns + missing as i64);
     }
 
-    /// A free row of each head that takes one is free no more.
+    /// Marks a free row as taken in each head that takes one.
     fn take_free(&mut self, takes_free: &[bool]) {
         let heads = self.free_rows.iter_mut().zip(takes_free);
         heads.for_each(|(free, &takes)| *free -= usize::from(takes));

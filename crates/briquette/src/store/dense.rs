@@ -20,7 +20,7 @@ use crate::{
     state::{StateTensor, StateVisitor, visit_statistics},
 };
 
-/// One buffer for keys, one for values, every head of one length.
+/// Holds keys and values in one buffer each, with all heads of the same length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dense {}
@@ -50,7 +50,7 @@ pub struct DenseStore {
     next: Option<DeviceIndex>,
     /// Whether columns are not in the order of their positions, since entries are evicted in place.
     unordered: bool,
-    /// Whether columns may be slots that are free, at position −1.
+    /// Whether columns may be free slots, at position −1.
     has_free_slots: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct DenseStore {
 struct DeviceIndex {
     /// The index, for each head, `[batch · kv_heads]`.
     next: Tensor<1, Int>,
-    /// Columns that are attended to: those held, and those there is room for.
+    /// Number of columns that are attended to: those held, and those with room.
     end: usize,
 }
 
@@ -75,7 +75,7 @@ impl DenseStore {
         }
     }
 
-    /// Buffers of so many columns without entries.
+    /// Creates buffers of `columns` columns without entries.
     pub(super) fn empty(&self, columns: usize) -> Entries {
         let StoreOptions { shape, batch, dtype, observes, ref device, ref ops, .. } = self.options;
         let rows = [batch, shape.kv_heads, columns, shape.head_dim];
@@ -88,7 +88,7 @@ impl DenseStore {
         }
     }
 
-    /// The store whose [`parts`](Self::parts) these are.
+    /// Restores a store from its [`parts`](Self::parts).
     pub(super) fn restore(options: StoreOptions, mut parts: Parts) -> Result<Self> {
         let (columns, capacity) = (parts.take_number("columns")?, parts.take_number("capacity")?);
         if columns > capacity {
@@ -130,7 +130,7 @@ impl DenseStore {
         Ok(parts)
     }
 
-    /// The entries of its one row in `rows` rows: a view, until a row is written to.
+    /// Repeats its only row `rows` times, as a view until a row is written to.
     pub(super) fn of_rows(&self, rows: usize) -> Self {
         let widened = |x: &Tensor<4>| {
             let [_, heads, columns, channels] = x.dims();
@@ -157,7 +157,7 @@ impl DenseStore {
         }
     }
 
-    /// The entries held, as they lie.
+    /// The entries held, in storage order.
     pub(super) fn as_they_lie(&self) -> Entries {
         match &self.buffers {
             Some(buffers) if self.columns > 0 => first(buffers, self.columns),
@@ -165,7 +165,7 @@ impl DenseStore {
         }
     }
 
-    /// The positions of the entries held, as they lie.
+    /// The positions of the entries held, in storage order.
     pub(super) fn positions_as_they_lie(&self) -> Tensor<3, Int> {
         match &self.buffers {
             Some(buffers) if self.columns > 0 => {
@@ -175,7 +175,7 @@ impl DenseStore {
         }
     }
 
-    /// The statistics of the entries held, as they lie.
+    /// The statistics of the entries held, in storage order.
     pub(super) fn statistics_as_they_lie(&self) -> AttentionStatistics {
         match &self.buffers {
             Some(buffers) if self.columns > 0 => {
@@ -206,19 +206,19 @@ impl DenseStore {
         self.write(entries, 0);
     }
 
-    /// Keys and values with all the room there is, `[batch, kv_heads, capacity, head_dim]`.
+    /// Keys and values with all spare room, `[batch, kv_heads, capacity, head_dim]`.
     pub(super) fn buffers(&self) -> Option<(Tensor<4>, Tensor<4>)> {
         self.buffers.as_ref().map(|buffers| (buffers.keys.clone(), buffers.values.clone()))
     }
 
-    /// How many columns each head has, `[batch · kv_heads]`, and the most there may be, where the
-    /// device counts them.
+    /// Number of columns of each head, `[batch · kv_heads]`, and the most there may be; `None`
+    /// unless the device counts them.
     pub(super) fn counted(&self) -> Option<(Tensor<1, Int>, usize)> {
         self.next.as_ref().map(|index| (index.next.clone(), index.end))
     }
 
-    /// Attention over the buffers as they are, where there is a kernel for it. Keys that are
-    /// encoded in every call are taken out for it.
+    /// Computes attention over the buffers as they are; `None` if no kernel supports it, or if keys
+    /// are encoded in every call.
     fn attend_in_place(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let (None, Some(buffers)) = (&input.encode, &self.buffers) else { return Ok(None) };
         input.decode(KvLayout::Dense(DenseKv {
@@ -230,8 +230,8 @@ impl DenseStore {
         }))
     }
 
-    /// Attention of one query over as many entries as the device counts. Without a kernel it is
-    /// over all the room there is: where nothing is written, positions say so.
+    /// Computes attention of one query over as many entries as the device counts. Without a kernel
+    /// it covers all the room, and positions mark the columns where nothing is written.
     fn attend_device_indexed(
         &self,
         buffers: &Entries,
@@ -264,8 +264,8 @@ impl DenseStore {
         }
     }
 
-    /// Writes an entry behind the others, where the device says if it counts them; there must be
-    /// room.
+    /// Writes an entry behind the others, at the device's index if the device counts them. There
+    /// must be room.
     fn append_token(&mut self, token: Entries) -> Result<()> {
         let Some(buffers) = &mut self.buffers else { return Ok(()) };
         let column = match &mut self.next {

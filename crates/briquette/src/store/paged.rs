@@ -23,7 +23,7 @@ use crate::{
     state::StateVisitor,
 };
 
-/// Pages of tokens of a head, each packed by a codec; behind them the last tokens as they are.
+/// Pages of tokens of each head, packed by a codec, and behind them the last tokens unpacked.
 #[derive(Clone, Debug)]
 pub(super) struct PagedStore<C> {
     codec: C,
@@ -31,9 +31,9 @@ pub(super) struct PagedStore<C> {
     pages: Option<Pages>,
     table: PageTable,
     tail: PageTail,
-    /// Whether a kernel reads the pages as they are, once it has been asked.
+    /// Whether a kernel reads packed pages, known once a query has attended to them.
     reads_pages: OnceLock<bool>,
-    /// Columns that there still is room for, where the device counts tokens.
+    /// Number of columns that still have room, where the device counts tokens.
     open: Option<usize>,
     /// The channels of keys that pages hold, where they hold fewer than there are.
     channels: Option<Channels>,
@@ -54,7 +54,7 @@ impl<C: Codec> PagedStore<C> {
         }
     }
 
-    /// The store that [`save`](Store::save) wrote.
+    /// Restores the store that [`save`](Store::save) wrote.
     pub(super) fn restore(codec: C, options: StoreOptions, mut parts: Parts) -> Result<Self> {
         let mut store = Self::new(codec, options.clone());
         let heads = store.table.lists().len();
@@ -85,7 +85,7 @@ impl<C: Codec> PagedStore<C> {
         self.options.shape.kv_heads
     }
 
-    /// Pages of the head that has most.
+    /// Number of pages of the head that has the most.
     fn most_pages(&self) -> usize {
         self.table.most()
     }
@@ -96,7 +96,7 @@ impl<C: Codec> PagedStore<C> {
         heads.map(|(list, tail)| list.len() * self.codec.group() + tail)
     }
 
-    /// Whether pages and tail stand side by side without padding between them.
+    /// Whether pages and tail are side by side without padding between them.
     fn aligned(&self) -> bool {
         let (pages, tail) = (self.most_pages(), self.tail.columns());
         pages == 0
@@ -115,13 +115,13 @@ impl<C: Codec> PagedStore<C> {
         self.table.lists().iter().zip(self.tail.counts()).map(of_head).collect()
     }
 
-    /// Whether a decoded token of every row attends.
+    /// Whether one decoded token of every row attends.
     fn decodes(&self, input: &StoreQuery<'_>) -> bool {
         input.queries.dims()[2] == 1 && self.tail.has_one_more()
     }
 
-    /// Attention of one query per head over packed pages; `None` if no kernel takes it, or if keys
-    /// are encoded in every call.
+    /// Computes attention of one query per head over packed pages; `None` if no kernel supports it,
+    /// or if keys are encoded in every call.
     fn attend_packed(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         if self.most_pages() == 0 || input.encode.is_some() || !self.decodes(input) {
             return Ok(None);
@@ -253,12 +253,12 @@ impl<C: Codec> PagedStore<C> {
         }
     }
 
-    /// Tokens of a tail of which some are packed.
+    /// Number of tokens in a tail from which on some of them are packed.
     fn most_in_tail(&self) -> usize {
         self.codec.residual() + self.codec.group()
     }
 
-    /// Room for what a tail may hold, whatever is asked for.
+    /// Maximum room of a tail beside its tokens, whatever capacity is asked for.
     fn room(&self) -> usize {
         self.codec.residual() + 2 * self.codec.group()
     }

@@ -30,12 +30,12 @@ pub(super) struct Pages {
     /// `[pages, numbers, group]`, the [numbers](crate::ops::AttentionStatistics::by_head) of a kv
     /// head.
     pub(super) statistics: Option<Tensor<3>>,
-    /// How many there are.
+    /// Number of pages.
     count: usize,
 }
 
 impl Pages {
-    /// Packs the entries at `rows` of the rectangle: for each page the rows of its tokens.
+    /// Packs the entries at `rows` of the rectangle, the rows of one page after another.
     pub(super) fn of(
         entries: &Entries,
         rows: &[usize],
@@ -81,12 +81,12 @@ impl Pages {
         self.count
     }
 
-    /// Pages that there is room for.
+    /// Number of pages that the buffers have room for.
     fn capacity(&self) -> usize {
         self.positions.dims()[0]
     }
 
-    /// Makes room for so many pages in all, if there is less.
+    /// Makes room for `capacity` pages in all, if there is less.
     pub(super) fn reserve(&mut self, capacity: usize, ops: &dyn Ops) {
         if capacity > self.capacity() {
             let Self { packed, positions, statistics, count } = self;
@@ -99,7 +99,7 @@ impl Pages {
         }
     }
 
-    /// Writes pages behind these: in place if there is room.
+    /// Appends pages, in place if there is room.
     pub(super) fn append(&mut self, new: Self, ops: &dyn Ops) {
         let (start, all) = (self.count, self.count + new.count);
         self.reserve(all, ops);
@@ -113,7 +113,7 @@ impl Pages {
         self.count = all;
     }
 
-    /// These without room for more.
+    /// Returns the pages without spare room.
     fn trimmed(&self) -> Self {
         let Self { packed, positions, statistics, count } = self;
         Self {
@@ -159,7 +159,7 @@ impl Pages {
         Ok(Self { packed, positions, statistics, count: pages })
     }
 
-    /// All pages so many times, one whole after another.
+    /// Repeats all pages `times` times, one copy after another.
     pub(super) fn repeated(&self, times: usize) -> Self {
         let Self { packed, positions, statistics, count } = self.trimmed();
         Self {
@@ -176,7 +176,7 @@ impl Pages {
             + self.statistics.as_ref().map_or(0, |statistics| buffer_bytes(statistics, rows))
     }
 
-    /// Bytes of the room for more.
+    /// Bytes of the spare room.
     pub(super) fn spare_bytes(&self, rows: Rows) -> usize {
         let capacity = self.capacity();
         self.bytes(rows) / capacity.max(1) * (capacity - self.count)
@@ -193,13 +193,13 @@ impl Pages {
     }
 }
 
-/// A list on the device.
+/// Sends a list to the device.
 pub(super) fn upload(list: Vec<i64>, device: &Device) -> Tensor<1, Int> {
     let length = list.len();
     send("places of pages", TensorData::new(list, [length]), device)
 }
 
-/// Pages, `[pages, per, group]`, put side by side: `[batch, heads · per, most pages · group]`.
+/// Lays pages, `[pages, per, group]`, side by side: `[batch, heads · per, most pages · group]`.
 pub(super) fn side_by_side<K: Basic>(
     x: Tensor<3, K>,
     index: &Tensor<1, Int>,

@@ -17,12 +17,11 @@ use crate::{
     state::{StateTensor, StateVisitor},
 };
 
-/// Every head as long as it is: one list of all entries, without padding, and the heads' places in
-/// it.
+/// Holds the entries of all heads in one list, without padding, and the places of the heads in it.
 ///
 /// For policies that give heads budgets of their own (AdaKV, HeadKV, KVMerger), or rows of a batch
-/// (CAKE, D2O). Entries that have come since the last compression are the same for every head and
-/// lie in buffers behind the list; where all heads are as long, all entries do.
+/// (CAKE, D2O). Every head has the same number of entries since the last compression; buffers
+/// behind the list hold them. If all heads have the same length, such buffers hold all entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ragged {}

@@ -16,8 +16,8 @@ use crate::{
     state::StateVisitor,
 };
 
-/// Entries in a layout of their own, which change only when all of them are replaced: the part of a
-/// store that [`Segmented`] completes.
+/// Entries in a layout of their own, which change only when all of them are replaced. [`Segmented`]
+/// completes them to a store.
 pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Whether several tokens share an entry.
     const CLUSTERED: bool = false;
@@ -28,28 +28,28 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Whether [`attend`](Self::attend) takes a tail that the device counts.
     const COUNTS_TAIL: bool = false;
 
-    /// Whether a token that is appended to heads that hold so many can take an entry's place.
+    /// Whether a token appended to heads that hold `held` tokens can take an entry's place.
     fn can_evict(&self, held: &[usize]) -> bool {
         held == self.layout().counts()
     }
 
-    /// Columns that there are for the tokens of a head, where tokens share entries.
+    /// Number of columns for the tokens of a head, where tokens share entries.
     fn token_columns(&self) -> Option<usize> {
         None
     }
 
-    /// Number of entries of each head that holds so many tokens.
+    /// Number of entries of each head, when heads hold `held` tokens.
     fn entry_counts(&self, _held: &[usize]) -> Vec<usize> {
         self.layout().counts().to_vec()
     }
 
-    /// Number of its rows that no entry of heads is in which hold so many tokens.
+    /// Number of its rows without an entry, when heads hold `held` tokens.
     fn free_rows(&self, held: &[usize]) -> usize {
         self.layout().total().saturating_sub(held.iter().sum())
     }
 
-    /// Gives each head so many rows, those behind its entries free, and as many columns of tokens:
-    /// see [`SlotStore::add_rows`].
+    /// Gives each head rows, of which those behind its entries are free, and columns of tokens: see
+    /// [`SlotStore::add_rows`].
     fn add_rows(&mut self, _rows: &[usize], _columns: usize, _options: &StoreOptions) -> bool {
         false
     }
@@ -57,8 +57,8 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Counts a token: see [`SlotStore::count_token`].
     fn count_token(&mut self, _takes_free: &[bool], _held: &[usize]) {}
 
-    /// Evicts the weakest entry of each head, the `token` behind them among these, which takes its
-    /// place, as [`SlotStore::evict`] does.
+    /// Evicts the weakest entry of each head, which may be the new `token`; otherwise the token
+    /// takes its place. See [`SlotStore::evict`].
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation); nothing is changed then.
@@ -83,7 +83,7 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     }
 
     /// Packs entries, of which each batch row and head holds the last `counts`; gives them back if
-    /// it gains nothing by packing. `before` is the last layout.
+    /// packing gains nothing. `before` is the last layout.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation).
@@ -97,8 +97,8 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// The layout of its rows.
     fn layout(&self) -> &Layout;
 
-    /// Keys and values of all its entries and of a tail; heads that hold fewer are padded at the
-    /// left. Tokens that share an entry have one row.
+    /// Lays out keys and values of all its entries and of a tail; heads that hold fewer are padded
+    /// at the left. Tokens that share an entry have one row.
     fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]>;
 
     /// The clusters of tokens that share entries, if there are any.
@@ -115,10 +115,9 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Columns of the longest head.
     fn columns(&self) -> usize;
 
-    /// Attention of one query per head over these entries and a tail without padding, in this
-    /// layout; `None` if no kernel takes it. The device may know how many entries of the tail there
-    /// are, `[batch · kv_heads]`. With `has_free_slots`, entries at position −1 are not attended
-    /// to.
+    /// Computes attention of one query per head over these entries and a tail without padding, in
+    /// this layout; `None` if no kernel supports it. The device may count the entries of the tail,
+    /// `[batch · kv_heads]`. With `has_free_slots`, entries at position −1 are not attended to.
     fn attend(
         &self,
         tail: (Tail, Option<Tensor<1, Int>>),
@@ -141,13 +140,14 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// The parts of a file.
     fn save(&self) -> Result<Parts>;
 
-    /// The body that [`save`](Self::save) wrote.
+    /// Restores the body that [`save`](Self::save) wrote.
     fn restore(parts: Parts, options: &StoreOptions) -> Result<Self>;
 
-    /// The entries of its one row in as many rows as the options have.
+    /// Repeats its only row for each row of the options.
     fn repeated(&self, options: &StoreOptions) -> Self;
 
-    /// The most bytes of a body and a tail that hold `entries` and `columns` per head together.
+    /// Maximum bytes of a body and a tail that hold `entries` entries and `columns` columns per
+    /// head together.
     fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize;
 }
 
@@ -177,9 +177,10 @@ pub(super) struct Segmented<B> {
     padded: bool,
     /// Whether the columns of the body are not in the order of their positions.
     unordered: bool,
-    /// Whether some of the body may be slots that are free.
+    /// Whether the body may have free slots.
     has_free_slots: bool,
-    /// Whether a kernel attends to the body as it lies, once it has been asked.
+    /// Whether a kernel attends to the body in its own layout, known once a query has attended to
+    /// it.
     reads_body: OnceLock<bool>,
 }
 
@@ -197,7 +198,7 @@ impl<B: Body> Segmented<B> {
         }
     }
 
-    /// The store that [`save`](Store::save) wrote.
+    /// Restores the store that [`save`](Store::save) wrote.
     pub(super) fn restore(options: StoreOptions, mut parts: Parts) -> Result<Self> {
         let padded = parts.take_number("padded")? == 1;
         let packed = parts.take_number("packed")? == 1;
@@ -217,7 +218,8 @@ impl<B: Body> Segmented<B> {
         }
     }
 
-    /// The entries as they lie; keys and values of the last token alone if these are not wanted.
+    /// Returns the entries in storage order; without `with_rows`, keys and values are those of one
+    /// token.
     fn as_they_lie(&self, with_rows: bool) -> Result<Entries> {
         let Some(body) = &self.body else { return Ok(self.tail.as_they_lie()) };
         let (positions, statistics) = self.scalars_as_they_lie();
@@ -568,8 +570,8 @@ impl<B: Body> ReplayStore for Segmented<B> {
         self.tail.indexes_on_device()
     }
 
-    /// Heads that differ only once a kernel is known to read them as they lie: elsewhere they are
-    /// laid out, as wide as they are then.
+    /// `None` for heads of different lengths until a kernel is known to read their layout. Without
+    /// one they are laid out in every call, as wide as they are then.
     fn open_columns(&self) -> Option<usize> {
         let reads = B::COUNTS_TAIL && !self.padded && self.reads_body.get() == Some(&true);
         let can = self.body.is_none() && !B::CLUSTERED || reads && !self.has_free_slots;

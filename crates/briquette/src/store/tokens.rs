@@ -11,10 +11,10 @@ use crate::{
     state::{StateTensor, StateVisitor, visit_statistics},
 };
 
-/// Positions and counts of tokens in rectangles, a row a head, and where the rows of lists belong
-/// in them.
+/// Positions and statistics of tokens in rectangles, one row per head, and the layout of their
+/// lists.
 ///
-/// They are looked at in every step, keys and values are not: in lists they would have to be laid
+/// Unlike keys and values, they are looked at in every step: in lists they would have to be laid
 /// out each time.
 #[derive(Clone, Debug)]
 pub(super) struct Tokens {
@@ -26,8 +26,8 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Takes those of which each batch row and kv head holds the last `counts`: positions
-    /// `[batch, kv_heads, columns]`, and what is counted of them.
+    /// Packs the last `counts` tokens of each batch row and kv head: their positions,
+    /// `[batch, kv_heads, columns]`, and their statistics.
     pub(super) fn pack(
         positions: Tensor<3, Int>,
         statistics: AttentionStatistics,
@@ -76,7 +76,7 @@ impl Tokens {
         Ok(Self { layout, positions, statistics })
     }
 
-    /// The tokens of its one row in `rows` rows.
+    /// Repeats its only row `rows` times.
     pub(super) fn repeated(&self, rows: usize) -> Self {
         Self {
             layout: self.layout.repeated(rows),
@@ -117,7 +117,7 @@ impl Tokens {
         self.layout.bytes(rows) + buffer_bytes(&self.positions, rows) + statistics
     }
 
-    /// The most bytes of tokens of which heads hold up to `columns`, some here and some elsewhere
+    /// Maximum bytes of tokens if heads hold up to `columns` of them, some here and some elsewhere
     /// in rectangles.
     pub(super) fn bytes_of(options: &StoreOptions, columns: usize) -> usize {
         let scalars = options.scalar_row_bytes(Layout::most_width(columns));

@@ -1,4 +1,4 @@
-//! New entries go behind those held.
+//! Appends new entries behind those held.
 
 use std::cell::OnceCell;
 
@@ -12,9 +12,9 @@ use crate::{
     stage::statistics,
 };
 
-/// Appends the `arriving` entries to the store, or to those read from it, and changes only columns
-/// behind those held. `held` are the tokens held per batch row and kv head. A store that grows is
-/// first copied into the guard, where it shares its buffers.
+/// Appends the `arriving` entries to the store, or to the entries read from it; changes only
+/// columns behind those held. `held` are the tokens held per batch row and kv head. A store that
+/// must grow is first copied into the guard; the copy shares its buffers.
 pub(in crate::cache) fn append(
     context: Context<'_>,
     input: &LayerInput,
@@ -66,16 +66,17 @@ pub(in crate::cache) fn append(
     })
 }
 
-/// Whether new columns begin with padding behind entries that are held. Padding must stand before a
-/// row's first entry: scorers pool over neighbours, and a row in a batch has those it has alone.
+/// Whether a row begins with padding behind entries it holds already. Padding must come before a
+/// row's first entry: scorers pool over neighbours, and a row must have the same neighbours in a
+/// batch as alone.
 fn padding_inside(heads: usize, held: &[usize], span: &InputSpan, columns: usize) -> bool {
     let held = held.chunks(heads);
     let mut rows = span.positions.chunks(columns).zip(held);
     span.padded && rows.any(|(new, held)| held.iter().any(|&held| held > 0) && new[0] < 0)
 }
 
-/// The entries held `before` and the `arriving` ones behind them, with all padding in front.
-/// `held_before` are the tokens held per batch row and kv head.
+/// Returns the entries held `before` and the `arriving` ones behind them, with all padding in
+/// front. `held_before` are the tokens held per batch row and kv head.
 fn padding_first(
     context: Context<'_>,
     input: &LayerInput,

@@ -1,4 +1,4 @@
-//! Decoded tokens that take the places of those that are evicted.
+//! Decoded tokens that take the places of evicted ones.
 
 use burn::tensor::Tensor;
 
@@ -28,16 +28,16 @@ pub(in crate::cache) fn grows(policy: &Policy) -> bool {
     matches!(policy.budget(), Some(Budget::Ratio(_)))
 }
 
-/// An eviction of one entry a head, per batch row and kv head; where a head takes a free slot, of
-/// none.
+/// Numbers of an eviction in place, per batch row and kv head: each head evicts one entry, or none
+/// if it takes a free slot.
 pub(in crate::cache) struct InPlaceCounts {
     /// Entries that a head may keep.
     pub(in crate::cache) kept: Vec<usize>,
-    /// Tokens held afterwards; where tokens share entries as many as there may be.
+    /// Tokens held afterwards; an upper bound where tokens share entries.
     pub(in crate::cache) held: Vec<usize>,
     /// Whether a head takes a free slot if it has one; empty where no slot is free.
     takes_free: Vec<bool>,
-    /// These numbers of this token and those to come, where they change.
+    /// The same numbers for this and future tokens, where they change.
     limits: Option<EvictLimits>,
 }
 
@@ -105,8 +105,8 @@ pub(in crate::cache) fn counts_in_place(
     Ok(Some(InPlaceCounts { kept, held, takes_free, limits }))
 }
 
-/// Whether every decoded token evicts one, once a layer is at its budget, by a score that does not
-/// depend on the order that entries lie in.
+/// Whether every decoded token evicts another once a layer is at its budget, by scores that do not
+/// depend on the order of the entries.
 pub(in crate::cache) fn evicts_in_place(policy: &Policy) -> bool {
     let observes = policy.observes();
     let schedule = policy.schedule();
@@ -128,7 +128,7 @@ pub(in crate::cache) fn evicts_in_place(policy: &Policy) -> bool {
         && !observes.holds_queries()
 }
 
-/// Appends the token behind the entries, which stay as they lie.
+/// Appends the token behind the entries, which stay where they are.
 pub(in crate::cache) fn append_in_place(
     context: Context<'_>,
     input: &LayerInput,
@@ -163,7 +163,7 @@ pub(in crate::cache) fn append_in_place(
     })
 }
 
-/// Scores every entry, of which each head evicts one.
+/// Scores every entry, and returns the eviction of one entry per head.
 ///
 /// # Errors
 /// The scorer's, and [`OpError::NotANumber`] where inputs are checked.

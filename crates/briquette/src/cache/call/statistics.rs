@@ -21,8 +21,8 @@ use crate::{
     view::{Encoded, HeldQueries, Known, Wanted, Window},
 };
 
-/// Whether the window is the one query of each row: its sums are the weights of the call. A policy
-/// that does not compress in decoding looks at none there.
+/// Whether the window is the only query of each row, so that its sums are the weights of the call.
+/// False for a policy that does not compress in decoding, which looks at no window there.
 pub(super) fn window_is_query(context: Context<'_>, input: &LayerInput) -> bool {
     let InputSpan { phase, padded, .. } = input.span;
     context.policy.schedule().decode_every.is_some()
@@ -32,8 +32,8 @@ pub(super) fn window_is_query(context: Context<'_>, input: &LayerInput) -> bool 
         && !padded
 }
 
-/// The last queries of a layer, with those of this call, and the entries they see. `sums` are the
-/// weights of the call's queries, added up.
+/// Returns the last queries of a layer, those of this call included, and the entries they see.
+/// `sums` are the summed weights of this call's queries.
 pub(in crate::cache) fn window<'a>(
     context: Context<'a>,
     input: &LayerInput,
@@ -117,7 +117,7 @@ pub(in crate::cache) fn count_chunks(
 }
 
 /// Adds the weights of this call's queries to the statistics of each entry, those of one query with
-/// their squares. `window` is there when a prompt is complete or compressed. Takes and returns the
+/// their squares. `window` is given when a prompt is complete or compressed. Takes and returns the
 /// number of decoded queries in the local window.
 pub(in crate::cache) fn count(
     context: Context<'_>,

@@ -13,13 +13,13 @@ use crate::{
 
 /// Entries that a call works on: those held and those that have arrived.
 pub(in crate::cache) struct WorkingSet {
-    /// Whether the entries are not in the store yet: it takes them at the end of the call, or those
+    /// Whether the entries are not in the store yet. At the end of the call it takes them, or those
     /// that a compression keeps.
     pub(in crate::cache) beside_store: bool,
     /// The entries, if they are beside the store or have been read from it.
     pub(super) entries: Option<Entries>,
-    /// The position of each, `[batch, kv_heads, columns]`, read from the store by the first who
-    /// needs them.
+    /// The position of each entry, `[batch, kv_heads, columns]`, read from the store when first
+    /// needed.
     pub(super) positions: OnceCell<Tensor<3, Int>>,
     /// Their statistics.
     pub(in crate::cache) statistics: AttentionStatistics,
@@ -27,12 +27,12 @@ pub(in crate::cache) struct WorkingSet {
     pub(in crate::cache) columns: usize,
     /// Whether some columns may be padding.
     pub(in crate::cache) padded: bool,
-    /// Whether tokens may lie in no order, of which the newest is the last.
+    /// Whether tokens may be out of order, with the newest last.
     pub(in crate::cache) unordered: bool,
 }
 
-/// The last so many columns of entries by position, all if there are fewer. Tokens that share rows
-/// keep theirs.
+/// Returns the last `most` columns of entries by position, or all if there are fewer. Entries that
+/// tokens share are returned whole.
 pub(in crate::cache) fn last_columns(entries: Entries, most: usize) -> Entries {
     let columns = entries.columns();
     if most >= columns || entries.clustering.is_some() {
@@ -48,13 +48,13 @@ pub(in crate::cache) fn last_columns(entries: Entries, most: usize) -> Entries {
     }
 }
 
-/// The most tokens of a head.
+/// Number of tokens of the longest head.
 pub(in crate::cache) fn longest(held: &[usize]) -> usize {
     held.iter().copied().max().unwrap_or(0)
 }
 
 impl WorkingSet {
-    /// The entries, read from the store by the first who needs them.
+    /// Returns the entries, read from the store when first needed.
     pub(in crate::cache) fn entries(
         &mut self,
         store: &dyn Store,

@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl Policy {
-    /// CompressKV's tokens and layer budgets, which each layer's heads share by AdaKV's comparison
-    /// of their own scores (AdaCompressKV of CompressKV's appendix D).
+    /// CompressKV's tokens and layer budgets; the heads of a layer share its budget by AdaKV's
+    /// comparison of their own scores (AdaCompressKV of CompressKV's appendix D).
     pub fn compresskv_adakv(budget: Budget) -> Self {
         let by = WindowAttention { window: 8, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
         Self::compresskv(budget).with_name("compresskv-adakv").with_allocator(HeadAdaptive {

@@ -12,15 +12,15 @@ impl Policy {
         Self::custom("knorm", budget, Knorm {}).with_schedule(Schedule::prefill_only())
     }
 
-    /// KeyDiff (Park et al., 2025): the tokens whose keys are least like the mean key; every 128
-    /// decoded tokens too.
+    /// KeyDiff (Park et al., 2025): the tokens whose keys are least like the mean key. Compresses
+    /// again every 128 decoded tokens.
     pub fn keydiff(budget: Budget) -> Self {
         Self::custom("keydiff", budget, KeyDiff {}).with_schedule(Schedule::always(128))
     }
 
-    /// LagKV (Liang et al., 2025): the first 4 tokens, and in partitions of 128 those whose
-    /// channels differ most once scaled by the partition that follows; every 128 decoded tokens
-    /// too.
+    /// LagKV (Liang et al., 2025): the first 4 tokens, and in each partition of 128 those whose
+    /// channels differ most after scaling by the next partition. Compresses again every 128 decoded
+    /// tokens.
     pub fn lagkv(budget: Budget) -> Self {
         Self::custom("lagkv", budget, LagKv { lag: 128 })
             .with_sinks(4)

@@ -6,7 +6,7 @@ use crate::{
     policy::{Policy, PositionMode, PrefillCompression},
 };
 
-/// Budget that a method is built with where another one follows, or only its name counts.
+/// Placeholder budget, where another one is set later or only the method's name counts.
 const ANY: Budget = Budget::Tokens(1024);
 
 /// A named method. Its name is that of its policy.
@@ -188,7 +188,7 @@ const METHODS: &[Method] = &[
 ];
 
 impl Policy {
-    /// The named method with this budget. Without one it gets its budget later, by
+    /// Returns the named method with this budget. Without a budget, set one later by
     /// [`with_budget`](Self::with_budget) or [`with_default_budget`](Self::with_default_budget).
     ///
     /// # Errors
@@ -234,7 +234,7 @@ pub struct MethodInfo {
     pub positions: String,
 }
 
-/// Every named method, read off the policies themselves.
+/// Returns every named method, as its own policy describes it.
 pub fn methods() -> Vec<MethodInfo> {
     METHODS.iter().map(describe).collect()
 }

@@ -21,9 +21,9 @@ use crate::{
     stage::is_default,
 };
 
-/// Attention weight that a token has received from all queries, scaled to the level of the weight
-/// from the last ones, or the latter if it is larger; pooled along the tokens: the Global-Local
-/// score of EMS (Li et al., 2024, Eq. 2).
+/// Global-Local score of EMS (Li et al., 2024, Eq. 2): the larger of a token's attention weight
+/// from the last queries and its weight from all queries, scaled to the same level. Scores are
+/// pooled along the tokens.
 ///
 /// With `s_Glo` the sums over all queries and `s_Loc` those over a window, s = max(s_Glo · (Σ
 /// `s_Loc` / N) / (Σ `s_Glo` / N), `s_Loc`), sums over the context: the factor is w / N when a
@@ -40,8 +40,8 @@ pub struct Ems {
     /// Queries that count (Table 4).
     #[serde(default, skip_serializing_if = "is_default")]
     pub from: ScoreFrom,
-    /// Whether the scores of the last `window` tokens, which are kept whatever they are, enter the
-    /// pooling of the tokens before them; else zeros stand in their place, as in SnapKV.
+    /// Whether the scores of the last `window` tokens, which are always kept, count in the pooling
+    /// of the tokens before them; otherwise zeros take their place, as in SnapKV.
     #[serde(default, skip_serializing_if = "is_default")]
     pub pool_window: bool,
 }

@@ -28,7 +28,7 @@ pub struct Compactor {
     pub leverage: Leverage,
     /// Second summand.
     pub attention: NonCausal,
-    /// Factor of the first summand; absent, the share of the entries that are dropped.
+    /// Factor of the first summand; if absent, the share of the entries that are dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blend: Option<f64>,
 }
