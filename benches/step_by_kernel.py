@@ -25,7 +25,7 @@ def kernels(bench, method, rows, budget):
     """(name, grid, nanoseconds) of each kernel of the process, in order."""
     settings = f"{rows}:{budget}+{STEPS + 4}"
     command = ["ncu", "--metrics", METRIC, "--csv", "--page", "raw", "--clock-control", "none", bench, "--device", "cuda"]
-    command += ["--layers", str(LAYERS), "--methods", method, "--budgets", str(budget), "--settings", settings, "--fill"]
+    command += ["--layers", str(LAYERS), "--methods", method, "--budgets", str(budget), "--at", settings, "--fill"]
     done = subprocess.run(command, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
     if done.returncode != 0 or not lines:

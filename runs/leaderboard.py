@@ -116,12 +116,9 @@ def quarter(csv_path):
     return {(policy, ask): mean(tasks) for (_, policy, budget, ask), tasks in read_csv(csv_path).items() if budget in ("25%", "-")}
 
 
-def of_samples(path):
-    """Mean scores by policy and time of the question, of a CSV with a line a sample."""
-    scores = {}
-    for row in csv.DictReader(path.open()):
-        scores.setdefault((row["policy"], row["ask"]), []).append(float(row["score"]))
-    return {cell: sum(each) / len(each) for cell, each in scores.items()}
+def of_policies(path):
+    """Mean scores by policy and time of the question, of a CSV with a line for each."""
+    return {(row["policy"], row["ask"]): float(row["score"]) for row in csv.DictReader(path.open())}
 
 
 def of_report(path, task, budget):
@@ -144,7 +141,7 @@ def plain(label):
 def beside(folder):
     """Both models at a quarter of the cache, all lengths, query-agnostic and query-aware; then other budgets for the best."""
     smollm2, ember = quarter(folder / "leaderboard-smollm2"), quarter(folder / "leaderboard-ember")
-    shorter, short = of_samples(folder / "real-model-methods.csv"), of_short(folder / "short-prompts.md")
+    shorter, short = of_policies(folder / "real-model-methods.csv"), of_short(folder / "short-prompts.md")
     aware = [of_report(folder / "all-methods.csv", f"needle in {length}", f"{length // 4}") for length in (512, 1024)]
     aware.append(of_report(folder / "all-methods-long.csv", "needle in 4096", "1024"))
     methods = {policy for policy, _ in smollm2}

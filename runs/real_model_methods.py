@@ -1,4 +1,4 @@
-"""The results of `real-model.toml` as a table in Markdown, best first, and as CSV with a line a sample.
+"""The results of `real-model.toml` as a table in Markdown, best first, and as CSV with a line per policy and question.
 
     python runs/real_model_methods.py out/real-model/results.jsonl docs/src/results/real-model-methods
 
@@ -20,7 +20,7 @@ def shown(scores):
 
 def main():
     results, out = Path(sys.argv[1]), Path(sys.argv[2])
-    cells, samples = {}, []
+    cells, sums = {}, {}
     for line in results.read_text().splitlines()[1:]:
         line = json.loads(line)
         if line["kind"] != "answers":
@@ -28,13 +28,14 @@ def main():
         [answer] = line["answers"]
         cache = line["cache"]
         kept = cache["bytes"] - cache["spare"]
-        samples.append([line["policy"], line["budget"], line["ask"], line["sample"], answer["score"], answer["said"], kept, cache["full"]])
+        sums.setdefault((line["policy"], line["budget"], line["ask"]), []).append((answer["score"], kept, cache["full"]))
         cells.setdefault(line["policy"], {}).setdefault(line["ask"], []).append((answer["score"], kept / cache["full"]))
-    samples.sort()
     with out.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["policy", "budget", "ask", "sample", "score", "said", "bytes_kept", "bytes_full"])
-        writer.writerows(samples)
+        writer.writerow(["policy", "budget", "ask", "prompts", "score", "bytes_kept", "bytes_full"])
+        for cell, prompts in sorted(sums.items()):
+            scores, kept, full = zip(*prompts)
+            writer.writerow([*cell, len(prompts), sum(scores) / len(prompts), sum(kept), sum(full)])
 
     def right(policy, ask):
         return sum(score for score, _ in cells[policy][ask])

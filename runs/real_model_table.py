@@ -1,11 +1,10 @@
 """The answers of a run on the real model beside those of kvpress to the same prompts, as a table in Markdown.
 
     python runs/real_model_table.py out/real-model-kvpress/results.jsonl out/kvpress.jsonl
-    python runs/real_model_table.py out/real-model-kvpress/results.jsonl out/kvpress.jsonl --join out/both.jsonl
-    python runs/real_model_table.py out/both.jsonl
+    python runs/real_model_table.py out/real-model-kvpress/results.jsonl out/kvpress.jsonl --differences out/differences.jsonl
 
-Only prompts that both answered count. The last column counts answers that are the same to the letter. `--join` writes both answers to a prompt
-as a line of JSON too, of which the table can be made again.
+Only prompts that both answered count. The last column counts answers that are the same to the letter. `--differences`
+writes both answers to a prompt as a line of JSON, where they differ.
 """
 
 import argparse
@@ -49,13 +48,10 @@ def joined(briquette, kvpress):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("briquette", type=Path)
-    parser.add_argument("kvpress", type=Path, nargs="?")
-    parser.add_argument("--join", type=Path)
+    parser.add_argument("kvpress", type=Path)
+    parser.add_argument("--differences", type=Path)
     args = parser.parse_args()
-    if args.kvpress:
-        lines = list(joined(answers(args.briquette, ours), answers(args.kvpress, theirs)))
-    else:
-        lines = [json.loads(line) for line in args.briquette.read_text().splitlines()]
+    lines = list(joined(answers(args.briquette, ours), answers(args.kvpress, theirs)))
     cells = {}
     for line in lines:
         cells.setdefault((line["policy"], line["budget"], line["ask"]), []).append((line["briquette"], line["kvpress"]))
@@ -68,8 +64,9 @@ def main():
         mean = [sum(answer["score"] for answer in side) / len(side) for side in zip(*both)]
         same = sum(ours_of["said"].strip() == theirs_of["said"].strip() for ours_of, theirs_of in both)
         print(f"| `{policy}` | {budget:.0%} | {ask} | {len(both)} | {mean[0]:.2f} | {mean[1]:.2f} | {same} |")
-    if args.join:
-        args.join.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if args.differences:
+        differ = [line for line in lines if line["briquette"]["said"] != line["kvpress"]["said"]]
+        args.differences.write_text("".join(json.dumps(line) + "\n" for line in differ))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-//! The programs that time Briquette: one operation at a time beside PyTorch's (`bench-kernels`),
-//! the table of both (`bench-table`), and a whole model of the size of Llama 3 8B
-//! (`bench-generate`).
+//! The programs that time Briquette: one operation at a time beside PyTorch's (`bench-kernels`), a
+//! whole model of the size of Llama 3 8B (`bench-generate`), and the tables of both
+//! (`bench-table`).
 //!
 //! The README beside this describes the method of measurement.
 
@@ -8,7 +8,7 @@ pub mod bench;
 pub mod generate;
 pub mod measure;
 pub mod model;
-pub mod papers;
 pub mod record;
 pub mod rows;
+pub mod settings;
 pub mod table;

@@ -135,7 +135,7 @@ pub fn random_llama(dimensions: Dimensions, dtype: DType, device: &Device) -> Re
 
 /// Casts parameters, which are made when they are first looked at: here, one after another. They
 /// lie where Burn puts those that it loads, apart from what comes and goes.
-pub(crate) struct Cast(pub(crate) DType);
+struct Cast(DType);
 
 impl ModuleMapper for Cast {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {

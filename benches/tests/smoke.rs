@@ -49,15 +49,17 @@ fn every_row_is_timed_and_right_and_stands_in_the_table() {
     }
 }
 
+fn generated(args: &str) -> Vec<Value> {
+    let args = format!("--device flex --dtype f32 --shape tiny {args}");
+    let args: Vec<&str> = args.split_whitespace().collect();
+    let lines = run(env!("CARGO_BIN_EXE_bench-generate"), &args);
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 #[test]
 fn every_method_generates() {
-    let args =
-        "--device flex --dtype f32 --quick --settings 2:96+8 --budgets 48 --split --bandwidth 1";
-    let lines =
-        run(env!("CARGO_BIN_EXE_bench-generate"), &args.split_whitespace().collect::<Vec<_>>());
-    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // Five methods, a report and a split each.
-    assert_eq!(lines.len(), 10);
+    let lines = generated("--at 2:96+8 --budgets 48");
+    assert_eq!(lines.len(), 5);
     for line in lines {
         assert!(line["error"].is_null(), "{line}");
         assert!(line["step_ms"].as_f64().unwrap() > 0.0, "{line}");
@@ -66,25 +68,42 @@ fn every_method_generates() {
 
 #[test]
 fn filled_caches_hold_what_a_prompt_leaves() {
-    let run = |more: &str| -> Vec<Value> {
-        let args = format!(
-            "--device flex --dtype f32 --quick --settings 2:192+8 --budgets 48 --methods full,h2o,d2o {more}"
-        );
-        let lines =
-            run(env!("CARGO_BIN_EXE_bench-generate"), &args.split_whitespace().collect::<Vec<_>>());
-        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    };
-    let (prefilled, filled) = (run(""), run("--fill --decode-every 1"));
+    let of =
+        |more: &str| generated(&format!("--at 2:192+8 --budgets 48 --methods full,h2o,d2o {more}"));
+    let (prefilled, filled) = (of(""), of("--fill --decode-every 1"));
     assert_eq!(filled.len(), 3);
     for (prefilled, filled) in prefilled.iter().zip(filled) {
         assert!(filled["error"].is_null(), "{filled}");
         assert_eq!(filled["filled"], true, "{filled}");
-        assert_eq!(filled["bytes_full"], prefilled["bytes_full"], "{filled}");
         // Budgets of D2O's layers follow what they are given, within the same sum.
         let held = |line: &Value| line["bytes_held"].as_f64().unwrap();
         let ratio = held(&filled) / held(prefilled);
         assert!((0.95..1.05).contains(&ratio), "{filled} {prefilled}");
     }
+}
+
+#[test]
+fn the_files_of_settings_run() {
+    let file = |name: &str| format!("{}/settings/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    let small = "--at 2:96+32 --budgets 64 --decode-every 16";
+    let papers = file("papers");
+    let lines = generated(&format!("--settings {papers} {small} --context 4096 --points 2"));
+    for line in &lines {
+        assert!(line["error"].is_null(), "{line}");
+        assert_eq!(line["points"].as_array().unwrap().len(), 3, "{line}");
+        assert!(line["ratio"].as_f64().unwrap() > 0.0, "{line}");
+    }
+    for method in ["full", "fp8", "ems", "d2o", "snapkv", "compresskv", "triattention"] {
+        assert!(lines.iter().any(|line| line["method"] == method), "{method}");
+    }
+    // Of one round, since times of several differ by chance.
+    let aging = file("aging");
+    let lines = generated(&format!("--settings {aging} {small} --rounds 1 --methods full,h2o"));
+    assert_eq!(lines.len(), 2);
+    let lines = generated(&format!("--settings {} {small}", file("round-trips")));
+    assert!(lines.len() > 20, "{} methods", lines.len());
+    assert_eq!(lines[0]["settings"], "round-trips");
+    assert!(lines[0]["points"][0]["host_ms"].as_f64().unwrap() > 0.0, "{}", lines[0]);
 }
 
 #[test]
@@ -98,21 +117,4 @@ fn a_long_run_stays_flat_and_its_sums_are_right() {
     let off = table.lines().last().and_then(|line| line.split(" at most ").nth(1)).unwrap();
     let off: f64 = off.split(' ').next().unwrap().parse().unwrap();
     assert!(off < 1e-5, "{table}");
-}
-
-#[test]
-fn the_papers_tables_run() {
-    let args = "--device flex --dtype f32 --tiny --steps 2 --tables ems,engines,decode-only";
-    let text =
-        run(env!("CARGO_BIN_EXE_bench-papers"), &args.split_whitespace().collect::<Vec<_>>());
-    let (lines, tables) = text.split_once("\n\n").unwrap();
-    for line in lines.lines() {
-        let line: Value = serde_json::from_str(line).unwrap();
-        assert!(line["error"].is_null(), "{line}");
-        assert!(line["tokens_per_s"].as_f64().unwrap() > 0.0, "{line}");
-        assert!(line["method"] == "full" || line["ratio"].is_number(), "{line}");
-    }
-    for method in ["full", "ems", "snapkv", "compresskv", "triattention"] {
-        assert!(tables.contains(&format!("| {method} |")), "{tables}");
-    }
 }

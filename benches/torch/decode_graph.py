@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The decode step of PyTorch at its best, beside the replayed steps of `bench-papers` and `bench-generate`: a Llama with random
-bf16 weights, a static cache, queries, keys and values as one product and gate and up as one, scaled_dot_product_attention
-with grouped queries, and the whole step captured as a CUDA graph. One line of JSON for each ROWS:TOKENS.
+"""The decode step of PyTorch at its best, beside the replayed steps of `bench-generate`: a Llama with random bf16 weights, a
+static cache, queries, keys and values as one product and gate and up as one, scaled_dot_product_attention with grouped queries,
+and the whole step captured as a CUDA graph. One line of JSON for each ROWS:TOKENS.
 
     python3 benches/torch/decode_graph.py 1:4096 16:4096 64:4096 --bandwidth 4.28 --out decode.jsonl
     python3 benches/torch/decode_graph.py 2:4224 16:256 --model llama-2-7b --compile

@@ -3,8 +3,8 @@
 (DynamicCache, attention by scaled_dot_product_attention), at the same settings. One line of JSON a setting. With `--presses`
 also the methods of kvpress, whose package must then be there.
 
-    python3 benches/torch/generate.py --settings 8:4096+256 --find-largest --out generate.jsonl
-    python3 benches/torch/generate.py --quick --device cpu --settings 2:96+16
+    python3 benches/torch/generate.py --at 8:4096+256 --find-largest --out generate.jsonl
+    python3 benches/torch/generate.py --quick --device cpu --at 2:96+16
 """
 
 import argparse
@@ -168,7 +168,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="bf16", choices=["bf16", "f16", "f32"])
-    parser.add_argument("--settings", default="8:4096+256", help="BATCH:PROMPT+NEW, separated by commas")
+    parser.add_argument("--at", default="8:4096+256", help="BATCH:PROMPT+NEW, separated by commas")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--presses", default="", help="methods of kvpress, as snapkv,compactor; separated by commas")
     parser.add_argument("--budget", type=int, default=256, help="tokens a press keeps of a prompt")
@@ -187,7 +187,7 @@ def main():
         if out:
             print(line, file=out, flush=True)
 
-    for setting in args.settings.split(","):
+    for setting in args.at.split(","):
         batch, rest = setting.split(":")
         prompt, new = rest.split("+")
         batch, prompt, new = int(batch), int(prompt), int(new)

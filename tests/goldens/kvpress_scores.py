@@ -37,8 +37,8 @@ CASES = [  # press, tokens, part that is removed, parameters
     ("lagkv", LagKVPress, 198, 0.5, {"n_sink": 4, "lag_size": 16}),
     ("lagkv", LagKVPress, 641, 0.5, {"n_sink": 2, "lag_size": 128}),
     ("lagkv", LagKVPress, 203, 0.5, {"n_sink": 4, "lag_size": 128}),
-    ("cur", CURPress, 203, 0.5, {"num_sinks": 4, "local_window_size": 16}),
-    ("cur", CURPress, 603, 0.75, {"num_sinks": 2, "local_window_size": 10}),
+    ("curdkv", CURPress, 203, 0.5, {"num_sinks": 4, "local_window_size": 16}),
+    ("curdkv", CURPress, 603, 0.75, {"num_sinks": 2, "local_window_size": 10}),
     # More channels than the keys have, and fewer.
     ("leverage", LeverageScorePress, 203, 0.5, {"sketch_dimension": 48}),
     ("leverage", LeverageScorePress, 603, 0.75, {"sketch_dimension": 16}),

@@ -16,11 +16,10 @@ use briquette::{
         Redundancy, Rotate, Sigma, Threshold, ValueMerge,
     },
     score::{
-        AccumulatedAttention, BlockWise, CapKv, ChunkAttention, ChunkKv, Compactor, CriticalKv,
-        CurDkv, DropError, EntropyGated, ExpectedAttention, GlobalLocal, HeadMean, KeyDiff, Knorm,
-        LagKv, Leverage, Normalize, Pick, Pool, QFilter, QuestionAttention, RKv, Random, Recency,
-        ReconstructionAttention, RereadAttention, RetrievalHeads, RobustAttention, ScoreFrom,
-        TriAttention, WindowAttention, WindowVariance,
+        AccumulatedAttention, BlockWise, Cake, CapKv, ChunkKv, Compactor, CriticalKv, CurDkv,
+        DropKv, Ems, EntropyGated, ExpectedAttention, Finch, HeadMean, KeyDiff, Knorm, KvCompose,
+        KvZip, LagKv, Leverage, NonCausal, Normalize, Pick, Pool, QFilter, RKv, Random, Recency,
+        RetrievalHeads, RoCo, ScoreFrom, TriAttention, WindowAttention,
     },
 };
 
@@ -68,9 +67,9 @@ pub fn policy(
             Positions::Deferred => PositionMode::Deferred,
         });
     let policy = with_store(policy, method.store);
-    let policy = with_score(policy, method.score);
-    let policy = with_reduce(policy, method.reduce);
-    with_allocate(policy, method.allocate)
+    let policy = with_scorer(policy, method.score);
+    let policy = with_reducer(policy, method.reduce);
+    with_allocator(policy, method.allocate)
 }
 
 /// The library's profile that stands for one of the reference.
@@ -96,16 +95,16 @@ pub fn profile(profile: &reference::Profile, shape: CacheShape) -> Profile {
     }
 }
 
-fn with_score(policy: Policy, score: Score) -> Policy {
+fn with_scorer(policy: Policy, score: Score) -> Policy {
     match score {
-        Score::Recency => policy.with_score(Recency {}),
-        Score::Accumulated { mean } => policy.with_score(AccumulatedAttention {
+        Score::Recency => policy.with_scorer(Recency {}),
+        Score::Accumulated { mean } => policy.with_scorer(AccumulatedAttention {
             normalize: if mean { Normalize::Mean } else { Normalize::Sum },
         }),
-        Score::Robust { std_share } => policy.with_score(RobustAttention { std_share }),
-        Score::Window(score) => policy.with_score(window(score)),
+        Score::Robust { std_share } => policy.with_scorer(RoCo { std_share }),
+        Score::Window(score) => policy.with_scorer(window(score)),
         Score::Variance { window, gamma, pool: smooth } => {
-            policy.with_score(WindowVariance { window, gamma, pool: smooth.map(pool) })
+            policy.with_scorer(Cake { window, gamma, pool: smooth.map(pool) })
         }
         Score::GlobalLocal { window, pool: smooth, from, pool_window } => {
             let from = match from {
@@ -113,60 +112,60 @@ fn with_score(policy: Policy, score: Score) -> Policy {
                 reference::From::All => ScoreFrom::All,
                 reference::From::Window => ScoreFrom::Window,
             };
-            policy.with_score(GlobalLocal { window, pool: smooth.map(pool), from, pool_window })
+            policy.with_scorer(Ems { window, pool: smooth.map(pool), from, pool_window })
         }
-        Score::KeyNorm => policy.with_score(Knorm {}),
-        Score::KeyDifference => policy.with_score(KeyDiff {}),
-        Score::Random { seed } => policy.with_score(Random { seed }),
-        Score::LagRelative { lag } => policy.with_score(LagKv { lag }),
-        Score::Cur { window } => policy.with_score(CurDkv { window }),
-        Score::Leverage { ridge } => policy.with_score(leverage(ridge)),
+        Score::KeyNorm => policy.with_scorer(Knorm {}),
+        Score::KeyDifference => policy.with_scorer(KeyDiff {}),
+        Score::Random { seed } => policy.with_scorer(Random { seed }),
+        Score::LagRelative { lag } => policy.with_scorer(LagKv { lag }),
+        Score::Cur { window } => policy.with_scorer(CurDkv { window }),
+        Score::Leverage { ridge } => policy.with_scorer(leverage(ridge)),
         Score::Chunk { chunk, pool: smooth } => {
-            policy.with_score(ChunkAttention { chunk, pool: smooth.map(pool) })
+            policy.with_scorer(NonCausal { chunk, pool: smooth.map(pool) })
         }
-        Score::Compactor { ridge, chunk, pool: smooth, blend } => policy.with_score(Compactor {
+        Score::Compactor { ridge, chunk, pool: smooth, blend } => policy.with_scorer(Compactor {
             leverage: leverage(ridge),
-            attention: ChunkAttention { chunk, pool: smooth.map(pool) },
+            attention: NonCausal { chunk, pool: smooth.map(pool) },
             blend,
         }),
         Score::Expected { future, epsilon } => {
-            policy.with_score(ExpectedAttention { future, epsilon })
+            policy.with_scorer(ExpectedAttention { future, epsilon })
         }
         Score::Redundancy { window: of, lambda } => {
-            policy.with_score(RKv { attention: window(of), lambda })
+            policy.with_scorer(RKv { attention: window(of), lambda })
         }
-        Score::Chunks { length, inner } => policy.with_score(ChunkKv { length, of: scorer(inner) }),
+        Score::Chunks { length, inner } => {
+            policy.with_scorer(ChunkKv { length, of: scorer(inner) })
+        }
         Score::Gated { length, few, inner } => {
-            policy.with_score(EntropyGated { length, few, of: scorer(inner) })
+            policy.with_scorer(EntropyGated { length, few, of: scorer(inner) })
         }
         Score::Critical { inner, first, epsilon } => {
-            policy.with_score(CriticalKv { first, epsilon, of: scorer(inner) })
+            policy.with_scorer(CriticalKv { first, epsilon, of: scorer(inner) })
         }
-        Score::Capacity { future, tau } => policy.with_score(CapKv { tau, future }),
+        Score::Capacity { future, tau } => policy.with_scorer(CapKv { tau, future }),
         Score::Blocks { length, inner } => {
-            policy.with_score(BlockWise { length, of: scorer(inner) })
+            policy.with_scorer(BlockWise { length, of: scorer(inner) })
         }
         Score::Drop { window, pool: smooth } => {
-            policy.with_score(DropError { window, pool: smooth.map(pool) })
+            policy.with_scorer(DropKv { window, pool: smooth.map(pool) })
         }
-        Score::Direction => policy.with_score(QFilter {}),
-        Score::Trigonometric { future } => policy.with_score(TriAttention { future }),
-        Score::Question { window } => policy.with_score(QuestionAttention { window }),
+        Score::Direction => policy.with_scorer(QFilter {}),
+        Score::Trigonometric { future } => policy.with_scorer(TriAttention { future }),
+        Score::Question { window } => policy.with_scorer(Finch { window }),
         Score::Reread { tokens, layer_mean } => {
-            policy.with_score(RereadAttention { tokens, layer_mean })
+            policy.with_scorer(KvCompose { tokens, layer_mean })
         }
-        Score::Repeat { tokens, normalize } => {
-            policy.with_score(ReconstructionAttention { tokens, normalize })
-        }
+        Score::Repeat { tokens, normalize } => policy.with_scorer(KvZip { tokens, normalize }),
     }
 }
 
-fn with_allocate(policy: Policy, allocate: Allocate) -> Policy {
+fn with_allocator(policy: Policy, allocate: Allocate) -> Policy {
     match allocate {
-        Allocate::All | Allocate::Uniform => policy.with_allocate(Uniform {}),
-        Allocate::Pyramid { beta } => policy.with_allocate(Pyramid { beta }),
+        Allocate::All | Allocate::Uniform => policy.with_allocator(Uniform {}),
+        Allocate::Pyramid { beta } => policy.with_allocator(Pyramid { beta }),
         Allocate::Preference { window, tau1, tau2 } => {
-            policy.with_allocate(Preference { window, tau1, tau2 })
+            policy.with_allocator(Preference { window, tau1, tau2 })
         }
         Allocate::VarianceShare { share, normalize } => {
             use reference::allocate::Share as Word;
@@ -175,34 +174,34 @@ fn with_allocate(policy: Policy, allocate: Allocate) -> Policy {
                 Word::Inverse => Share::Inverse,
                 Word::ExponentialDecay => Share::ExponentialDecay,
             };
-            policy.with_allocate(VarianceShare { share, normalize })
+            policy.with_allocator(VarianceShare { share, normalize })
         }
-        Allocate::HeadAdaptive { floor, by, layers } => policy.with_allocate(HeadAdaptive {
+        Allocate::HeadAdaptive { floor, by, layers } => policy.with_allocator(HeadAdaptive {
             floor,
             by: by.map(window),
             layers: layers.map(error_aware),
         }),
         Allocate::HeadProfile { beta, scores } => {
-            policy.with_allocate(HeadProfile { beta, by: kind(scores) })
+            policy.with_allocator(HeadProfile { beta, by: kind(scores) })
         }
         Allocate::LazyLayers { threshold, window } => {
-            policy.with_allocate(LazyLayers { threshold, window }).with_store(Ragged {})
+            policy.with_allocator(LazyLayers { threshold, window }).with_store(Ragged {})
         }
-        Allocate::StreamingHeads { tokens } => policy.with_allocate(StreamingHeads { tokens }),
+        Allocate::StreamingHeads { tokens } => policy.with_allocator(StreamingHeads { tokens }),
         Allocate::LayerRatios(ratios) => {
-            policy.with_allocate(LayerRatios { ratios: ratios.to_vec() })
+            policy.with_allocator(LayerRatios { ratios: ratios.to_vec() })
         }
-        Allocate::AboveThreshold(threshold) => policy.with_allocate(AboveThreshold { threshold }),
-        Allocate::OneThreshold => policy.with_allocate(OneThreshold {}),
-        Allocate::Composite => policy.with_allocate(Composite {}).with_store(Ragged {}),
-        Allocate::ErrorAware(layers) => policy.with_allocate(error_aware(layers)),
+        Allocate::AboveThreshold(threshold) => policy.with_allocator(AboveThreshold { threshold }),
+        Allocate::OneThreshold => policy.with_allocator(OneThreshold {}),
+        Allocate::Composite => policy.with_allocator(Composite {}).with_store(Ragged {}),
+        Allocate::ErrorAware(layers) => policy.with_allocator(error_aware(layers)),
     }
 }
 
-fn with_reduce(policy: Policy, reduce: Reduce) -> Policy {
+fn with_reducer(policy: Policy, reduce: Reduce) -> Policy {
     match reduce {
-        Reduce::Evict => policy.with_reduce(Evict {}),
-        Reduce::EmaMerge { beta, all, compare, average } => policy.with_reduce(EmaMerge {
+        Reduce::Evict => policy.with_reducer(Evict {}),
+        Reduce::EmaMerge { beta, all, compare, average } => policy.with_reducer(EmaMerge {
             beta,
             threshold: if all { Threshold::None } else { Threshold::Ema },
             compare: match compare {
@@ -213,7 +212,7 @@ fn with_reduce(policy: Policy, reduce: Reduce) -> Policy {
             weights: if average { EmaWeights::Average } else { EmaWeights::Cosine },
         }),
         Reduce::ValueMerge { window, seed, prompts } => {
-            policy.with_reduce(ValueMerge { window, seed, prompts })
+            policy.with_reducer(ValueMerge { window, seed, prompts })
         }
         Reduce::GaussianMerge { protect, threshold, sigma, scale_values, pivot } => {
             let sigma = match sigma {
@@ -227,7 +226,7 @@ fn with_reduce(policy: Policy, reduce: Reduce) -> Policy {
                 reference::Pivot::Last => Pivot::Last,
                 reference::Pivot::Random(seed) => Pivot::Random(seed),
             };
-            policy.with_reduce(GaussianMerge { protect, threshold, sigma, scale_values, pivot })
+            policy.with_reducer(GaussianMerge { protect, threshold, sigma, scale_values, pivot })
         }
         Reduce::EvictThenMerge { gamma, tau, rotate, redundancy, by_attention } => {
             let rotate = match rotate {
@@ -240,7 +239,7 @@ fn with_reduce(policy: Policy, reduce: Reduce) -> Policy {
                 reference::Redundancy::Values => Redundancy::Values,
             };
             let weights = if by_attention { MergeWeights::Attention } else { MergeWeights::Score };
-            policy.with_reduce(EvictThenMerge { gamma, tau, rotate, redundancy, weights })
+            policy.with_reducer(EvictThenMerge { gamma, tau, rotate, redundancy, weights })
         }
     }
 }

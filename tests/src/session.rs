@@ -11,7 +11,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::inputs::{Levels, Pattern, Tokens, draw};
 use crate::policy::{policy, profile};
-use crate::reference::score::critical::projection;
+use crate::reference::score::criticalkv::projection;
 use crate::reference::{
     Allocate, Encoding, Head, Heads, Margin, ModelCache, Precision, Prefill, Reduce, Score,
     Settings,

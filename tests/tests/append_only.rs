@@ -106,7 +106,7 @@ fn play(case: &Case, backend: &Backend) {
         .with_recent(Recent::Tokens(recent))
         .with_schedule(schedule);
     if ragged {
-        policy = policy.with_allocate(allocate::HeadAdaptive { floor: 0.5, ..Default::default() });
+        policy = policy.with_allocator(allocate::HeadAdaptive { floor: 0.5, ..Default::default() });
     }
     let mut cache = KvCache::new(SHAPE, policy, device).unwrap();
     let tokens = prompt + 90;
@@ -277,7 +277,7 @@ fn what_cannot_only_append_is_refused() {
     refused(tova(schedule(8, 4, 61)), "budget");
     refused(tova(schedule(8, 4, 8)).with_recent(Recent::Tokens(5)), "schedule.append-only.keep");
     let merges = EvictThenMerge::default();
-    refused(tova(schedule(8, 4, 16)).with_reduce(merges), "reduce");
+    refused(tova(schedule(8, 4, 16)).with_reducer(merges), "reduce");
     let error = tova(schedule(8, 4, 16)).with_store(Quantized::kivi(4)).check().unwrap_err();
     assert!(matches!(error, Error::StoreMismatch { .. }), "{error}");
     let text = tova(schedule(8, 4, 16)).to_toml().unwrap();

@@ -92,7 +92,7 @@ fn policies_encode_by_it() {
         let device = &backend.device;
         let burns = rope(256, device);
         let ours = RotaryEmbedding::new(SHAPE.head_dim, 256, 10_000.0, device).unwrap();
-        let mut names = vec!["streaming-llm", "ems", "expected-attention", "chunk-attention"];
+        let mut names = vec!["streaming-llm", "ems", "expected-attention", "non-causal"];
         if backend.is_quick() {
             names.extend(["full", "tova", "snapkv", "cake", "d2o", "kvmerger", "kivi", "capkv"]);
         }

@@ -62,7 +62,7 @@ fn policies() -> Vec<Policy> {
 }
 
 fn policies_of(budget: Budget) -> Vec<Policy> {
-    let ems = |reduce| Policy::ems(budget).with_window(6).with_reduce(reduce);
+    let ems = |reduce| Policy::ems(budget).with_window(6).with_reducer(reduce);
     let reduce = EvictThenMerge::default();
     vec![
         Policy::h2o(budget),
@@ -99,9 +99,9 @@ fn policies_of(budget: Budget) -> Vec<Policy> {
         ems(EvictThenMerge { gamma: 1.0, ..reduce }),
         // Layers of their own lengths.
         ems(EvictThenMerge { tau: 0.1, ..reduce })
-            .with_allocate(Pyramid { beta: 20.0 })
+            .with_allocator(Pyramid { beta: 20.0 })
             .with_name("ems-pyramid"),
-        Policy::h2o(budget).with_allocate(Pyramid { beta: 20.0 }).with_name("h2o-pyramid"),
+        Policy::h2o(budget).with_allocator(Pyramid { beta: 20.0 }).with_name("h2o-pyramid"),
     ]
 }
 
@@ -138,7 +138,7 @@ struct Pair {
 impl Pair {
     fn new(policy: &Policy, backend: &Backend, dtype: DType) -> Self {
         let device = backend.device.clone();
-        let laid_out = policy.clone().with_score(InOrder(policy.clone()));
+        let laid_out = policy.clone().with_scorer(InOrder(policy.clone()));
         let cache = |policy| {
             let config = CacheConfig::default().with_dtype(dtype);
             KvCache::with_config(SHAPE, policy, config, &device).unwrap()
@@ -224,9 +224,10 @@ fn entries(cache: &KvCache) -> Vec<Vec<f32>> {
     let floats = |x: Tensor<4>| x.cast(DType::F32).try_into_vec_as::<f32>().unwrap();
     let of_layer = |layer| {
         let entries = cache.entries(layer).unwrap().unwrap();
-        let tracks = entries.tracks.stacked().cloned();
-        let tracks = tracks.map_or_else(Vec::new, |tracks| tracks.try_into_vec_as().unwrap());
-        [floats(entries.keys), floats(entries.values), tracks].concat()
+        let statistics = entries.statistics.stacked().cloned();
+        let statistics =
+            statistics.map_or_else(Vec::new, |statistics| statistics.try_into_vec_as().unwrap());
+        [floats(entries.keys), floats(entries.values), statistics].concat()
     };
     (0..SHAPE.layers).map(of_layer).collect()
 }
@@ -506,7 +507,7 @@ impl Scorer for FailsAt {
 fn a_scorer_that_fails_leaves_the_token_out() {
     for backend in backends() {
         let fails = Arc::new(AtomicBool::new(false));
-        let policy = Policy::h2o(Budget::Tokens(BUDGET)).with_score(FailsAt(fails.clone()));
+        let policy = Policy::h2o(Budget::Tokens(BUDGET)).with_scorer(FailsAt(fails.clone()));
         let mut pair = Pair::new(&Policy::h2o(Budget::Tokens(BUDGET)), &backend, DType::F32);
         pair.in_place = KvCache::new(SHAPE, policy, &pair.device).unwrap();
         pair.attend(40);

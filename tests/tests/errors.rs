@@ -11,8 +11,8 @@ use briquette::{
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
     reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Sigma, ValueMerge},
     score::{
-        AttentionRequest, GlobalLocal, HeadMean, Normalize, Pick, Pool, RetrievalHeads,
-        RobustAttention, WindowAttention, WindowVariance,
+        AttentionRequest, Cake, Ems, HeadMean, Normalize, Pick, Pool, RetrievalHeads, RoCo,
+        WindowAttention,
     },
 };
 use briquette_tests::{
@@ -79,7 +79,7 @@ fn policies() -> Vec<Policy> {
         Policy::snapkv(Budget::Tokens(12)).with_window(4).with_schedule(Schedule::always(1)),
         Policy::roco(Budget::Tokens(12)).with_sinks(1).with_recent(Recent::Tokens(2)),
         Policy::cake(Budget::Tokens(12))
-            .with_score(WindowVariance { window: 4, gamma: 200.0, pool: None })
+            .with_scorer(Cake { window: 4, gamma: 200.0, pool: None })
             .with_recent(Recent::Tokens(4)),
         Policy::adakv(Budget::Tokens(12)).with_window(4).with_schedule(Schedule::always(2)),
         Policy::headkv(Budget::Tokens(12)).with_window(4).with_profile(profile(SHAPE)),
@@ -87,7 +87,7 @@ fn policies() -> Vec<Policy> {
         Policy::kvmerger(Budget::Tokens(12)).with_schedule(Schedule::always(1)),
         Policy::d2o(Budget::Tokens(12)),
         Policy::ems(Budget::Tokens(12))
-            .with_score(GlobalLocal { window: 4, pool: None, ..Default::default() })
+            .with_scorer(Ems { window: 4, pool: None, ..Default::default() })
             .with_recent(Recent::Tokens(4)),
         Policy::compresskv(Budget::Tokens(12)).with_profile(profile(SHAPE)),
         Policy::h2o(Budget::Tokens(12)).with_store(Quantized { bits: 4, group: 8, residual: 3 }),
@@ -373,7 +373,7 @@ fn parameters_of_stages() {
         heads: HeadMean::Retrieval(RetrievalHeads { pick, ..RetrievalHeads::top(1) }),
         ..window(8)
     };
-    let variance = WindowVariance { window: 8, gamma: 1.0, pool: None };
+    let variance = Cake { window: 8, gamma: 1.0, pool: None };
     let preference = Preference { window: 8, tau1: 1.0, tau2: 1.0 };
     let gaussian = GaussianMerge {
         protect: 0.1,
@@ -386,52 +386,52 @@ fn parameters_of_stages() {
     let kivi = Quantized { bits: 2, group: 32, residual: 128 };
     let h2o = || Policy::h2o(budget);
     let wrong = [
-        (h2o().with_score(RobustAttention { std_share: 1.5 }), "score.std-share is 1.5"),
-        (h2o().with_score(WindowVariance { gamma: -1.0, ..variance }), "score.gamma is -1"),
-        (h2o().with_score(WindowVariance { window: 0, ..variance }), "score.window is 0"),
+        (h2o().with_scorer(RoCo { std_share: 1.5 }), "score.std-share is 1.5"),
+        (h2o().with_scorer(Cake { gamma: -1.0, ..variance }), "score.gamma is -1"),
+        (h2o().with_scorer(Cake { window: 0, ..variance }), "score.window is 0"),
         (
-            h2o().with_score(GlobalLocal { window: 0, pool: None, ..Default::default() }),
+            h2o().with_scorer(Ems { window: 0, pool: None, ..Default::default() }),
             "score.window is 0",
         ),
-        (h2o().with_score(retrieval(Pick::Top(0))), "pick.top is 0"),
+        (h2o().with_scorer(retrieval(Pick::Top(0))), "pick.top is 0"),
         (
-            h2o().with_score(retrieval(Pick::Adaptive { threshold: 2.0, least: 4 })),
+            h2o().with_scorer(retrieval(Pick::Adaptive { threshold: 2.0, least: 4 })),
             "pick.adaptive.threshold is 2",
         ),
-        (h2o().with_allocate(Pyramid { beta: 0.5 }), "allocate.beta is 0.5"),
-        (h2o().with_allocate(Preference { tau1: 0.0, ..preference }), "allocate.tau1 is 0"),
-        (h2o().with_allocate(Preference { tau2: -1.0, ..preference }), "allocate.tau2 is -1"),
+        (h2o().with_allocator(Pyramid { beta: 0.5 }), "allocate.beta is 0.5"),
+        (h2o().with_allocator(Preference { tau1: 0.0, ..preference }), "allocate.tau1 is 0"),
+        (h2o().with_allocator(Preference { tau2: -1.0, ..preference }), "allocate.tau2 is -1"),
         (
-            h2o().with_allocate(HeadAdaptive { floor: 1.1, ..Default::default() }),
+            h2o().with_allocator(HeadAdaptive { floor: 1.1, ..Default::default() }),
             "allocate.floor is 1.1",
         ),
         (
-            h2o().with_allocate(HeadAdaptive { by: Some(window(0)), ..Default::default() }),
+            h2o().with_allocator(HeadAdaptive { by: Some(window(0)), ..Default::default() }),
             "score.window is 0",
         ),
         (
-            h2o().with_allocate(HeadProfile { beta: 0.9, by: Default::default() }),
+            h2o().with_allocator(HeadProfile { beta: 0.9, by: Default::default() }),
             "allocate.beta is 0.9",
         ),
-        (h2o().with_allocate(ErrorAware { least: 0, most: 3.0 }), "allocate.least is 0"),
-        (h2o().with_allocate(ErrorAware { least: 1, most: 0.5 }), "allocate.most is 0.5"),
+        (h2o().with_allocator(ErrorAware { least: 0, most: 3.0 }), "allocate.least is 0"),
+        (h2o().with_allocator(ErrorAware { least: 1, most: 0.5 }), "allocate.most is 0.5"),
         (
-            h2o().with_reduce(ValueMerge { window: 0, seed: 0, prompts: false }),
+            h2o().with_reducer(ValueMerge { window: 0, seed: 0, prompts: false }),
             "reduce.window is 0",
         ),
-        (h2o().with_reduce(EmaMerge { beta: 1.2, ..Default::default() }), "reduce.beta is 1.2"),
-        (h2o().with_reduce(GaussianMerge { protect: -0.1, ..gaussian }), "reduce.protect is -0.1"),
+        (h2o().with_reducer(EmaMerge { beta: 1.2, ..Default::default() }), "reduce.beta is 1.2"),
+        (h2o().with_reducer(GaussianMerge { protect: -0.1, ..gaussian }), "reduce.protect is -0.1"),
         (
-            h2o().with_reduce(GaussianMerge { threshold: Some(1.5), ..gaussian }),
+            h2o().with_reducer(GaussianMerge { threshold: Some(1.5), ..gaussian }),
             "reduce.threshold is 1.5",
         ),
         (
-            h2o().with_reduce(GaussianMerge { sigma: Sigma::Fixed(0.0), ..gaussian }),
+            h2o().with_reducer(GaussianMerge { sigma: Sigma::Fixed(0.0), ..gaussian }),
             "reduce.sigma.fixed is 0",
         ),
-        (h2o().with_reduce(EvictThenMerge { gamma: 0.5, ..ems }), "reduce.gamma is 0.5"),
-        (h2o().with_reduce(EvictThenMerge { tau: 1.5, ..ems }), "reduce.tau is 1.5"),
-        (h2o().with_reduce(EvictThenMerge { tau: -0.5, ..ems }), "reduce.tau is -0.5"),
+        (h2o().with_reducer(EvictThenMerge { gamma: 0.5, ..ems }), "reduce.gamma is 0.5"),
+        (h2o().with_reducer(EvictThenMerge { tau: 1.5, ..ems }), "reduce.tau is 1.5"),
+        (h2o().with_reducer(EvictThenMerge { tau: -0.5, ..ems }), "reduce.tau is -0.5"),
         (h2o().with_store(Quantized { bits: 3, ..kivi }), "store.bits is 3"),
         (h2o().with_store(Quantized { group: 10, ..kivi }), "store.group is 10"),
         (h2o().with_store(Quantized { group: 0, ..kivi }), "store.group is 0"),
@@ -461,18 +461,18 @@ fn stages_that_do_not_fit() {
     };
     // 32 recent tokens, 19 heavy ones and the 20 runs between them are more than 64.
     assert_error!(
-        new(Policy::h2o(budget).with_reduce(merge(0.3))),
+        new(Policy::h2o(budget).with_reducer(merge(0.3))),
         Error::MergeBudget { target: 64, recent: 32, heavy: 19, reachable: 71, .. },
         ["64", "32", "19", "71"]
     );
     assert_error!(
-        new(Policy::h2o(Budget::Ratio(0.5)).with_reduce(merge(0.3))),
+        new(Policy::h2o(Budget::Ratio(0.5)).with_reducer(merge(0.3))),
         Error::MergeBudget { .. },
         ["50%"]
     );
     // With a threshold of its own nothing has to be reached.
     let fixed = GaussianMerge { threshold: Some(0.75), ..merge(0.3) };
-    KvCache::new(SHAPE, Policy::h2o(budget).with_reduce(fixed), &device).unwrap();
+    KvCache::new(SHAPE, Policy::h2o(budget).with_reducer(fixed), &device).unwrap();
 
     for (policy, part) in [
         (Policy::adakv(budget).with_store(Dense {}), "head-adaptive"),
@@ -485,7 +485,7 @@ fn stages_that_do_not_fit() {
     }
     KvCache::new(SHAPE, Policy::adakv(budget).with_store(Clustered {}), &device).unwrap();
     let share = VarianceShare { share: Share::Inverse, normalize: false };
-    KvCache::new(SHAPE, Policy::snapkv(budget).with_allocate(share), &device).unwrap();
+    KvCache::new(SHAPE, Policy::snapkv(budget).with_allocator(share), &device).unwrap();
 }
 
 /// Where budgets depend on the layers before, a prompt must go through the layers in order.
@@ -908,13 +908,13 @@ fn setters_that_do_not_apply() {
         (Policy::h2o(budget).with_window(8), "with_window", "accumulated-attention"),
         (Policy::streaming_llm(budget).with_window(8), "with_window", "recency"),
         (Policy::full().with_window(8), "with_window", "recency"),
-        (Policy::roco(budget).with_pool(Pool::avg(3)), "with_pool", "robust-attention, 25%"),
+        (Policy::roco(budget).with_pool(Pool::avg(3)), "with_pool", "roco, 25%"),
         (Policy::d2o(budget).with_pool(Pool::avg(3)), "with_pool", "variance-share"),
-        (Policy::ems(budget).with_normalize(Normalize::Mean), "with_normalize", "global-local 32"),
+        (Policy::ems(budget).with_normalize(Normalize::Mean), "with_normalize", "ems 32"),
         (Policy::custom("mine", budget, Broken::NaN).with_window(8), "with_window", "broken"),
         // A mistake stays one, whatever is set after it.
         (
-            Policy::h2o(budget).with_pool(Pool::avg(3)).with_score(GlobalLocal {
+            Policy::h2o(budget).with_pool(Pool::avg(3)).with_scorer(Ems {
                 window: 4,
                 pool: None,
                 ..Default::default()

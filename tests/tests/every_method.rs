@@ -413,15 +413,15 @@ fn ems_that_merges_nothing_is_eviction() {
         (outputs, kept)
     };
     let ems = || Policy::ems(Budget::Tokens(BUDGET));
-    let (expected, kept) = play(ems().with_reduce(Evict {}));
+    let (expected, kept) = play(ems().with_reducer(Evict {}));
     for (gamma, tau) in [(1.0, 0.0), (1.0, 0.6), (4.0, 1.0)] {
         let merge = EvictThenMerge { gamma, tau, ..Default::default() };
-        let (found, kept_by_ems) = play(ems().with_reduce(merge));
+        let (found, kept_by_ems) = play(ems().with_reducer(merge));
         assert_eq!(kept_by_ems, kept, "γ {gamma}, τ {tau}");
         assert_close(&found, &expected, 1e-5, "outputs");
     }
     let merge = EvictThenMerge { tau: 0.0, ..Default::default() };
-    assert_ne!(play(ems().with_reduce(merge)).1, kept, "τ = 0 merges");
+    assert_ne!(play(ems().with_reducer(merge)).1, kept, "τ = 0 merges");
 }
 
 /// Merging tokens that are equal leaves what they were.
@@ -442,12 +442,12 @@ fn merging_equal_tokens_changes_nothing() {
         let no_positions = briquette::position::NoPositionEncoding;
         let budget = Budget::Tokens(BUDGET);
         let policies = [
-            Policy::ems(budget).with_reduce(EvictThenMerge { tau: 0.5, ..Default::default() }),
+            Policy::ems(budget).with_reducer(EvictThenMerge { tau: 0.5, ..Default::default() }),
             Policy::d2o(budget),
-            Policy::d2o(budget).with_reduce(EmaMerge { beta: 0.0, ..Default::default() }),
+            Policy::d2o(budget).with_reducer(EmaMerge { beta: 0.0, ..Default::default() }),
             Policy::kvmerger(budget),
-            Policy::kvmerger(budget).with_reduce(gaussian(Sigma::Adaptive, None)),
-            Policy::kvmerger(budget).with_reduce(gaussian(Sigma::Fixed(0.1), Some(0.9))),
+            Policy::kvmerger(budget).with_reducer(gaussian(Sigma::Adaptive, None)),
+            Policy::kvmerger(budget).with_reducer(gaussian(Sigma::Fixed(0.1), Some(0.9))),
         ];
         for policy in policies {
             let name = policy.name().to_owned();

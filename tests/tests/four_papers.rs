@@ -13,7 +13,7 @@ use briquette::{
     policy::Recent,
     position::NoPositionEncoding,
     reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Sigma},
-    score::{GlobalLocal, HeadMean, Pool, RetrievalHeads, WindowAttention},
+    score::{Ems, HeadMean, Pool, RetrievalHeads, WindowAttention},
 };
 use briquette_tests::backends::backends;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -91,7 +91,7 @@ struct Rates {
 }
 
 #[derive(Deserialize)]
-struct Ems {
+struct EmsCase {
     #[serde(rename = "L_win")]
     window: usize,
     kernel_size: usize,
@@ -282,12 +282,12 @@ fn assert_held(cache: &KvCache, layer: usize, call: &Call, place: &str) {
 
 /// EMS as a case has it, with what its scores are pooled over.
 fn ems(case: &Case, pool_window: bool) -> Policy {
-    let Ems { window, kernel_size, gamma, tau } = case.params();
+    let EmsCase { window, kernel_size, gamma, tau } = case.params();
     let pool = Some(Pool::avg(kernel_size));
     Policy::ems(Budget::Tokens(case.budget))
-        .with_score(GlobalLocal { window, pool, pool_window, ..GlobalLocal::default() })
+        .with_scorer(Ems { window, pool, pool_window, ..Ems::default() })
         .with_recent(Recent::Tokens(window))
-        .with_reduce(EvictThenMerge { gamma, tau, ..EvictThenMerge::default() })
+        .with_reducer(EvictThenMerge { gamma, tau, ..EvictThenMerge::default() })
 }
 
 fn d2o(case: &Case, normalize: bool) -> Policy {
@@ -296,8 +296,8 @@ fn d2o(case: &Case, normalize: bool) -> Policy {
     Policy::d2o(Budget::Tokens(case.budget))
         .with_sinks(sinks)
         .with_recent(Recent::HeavyToRecent(important_to_recent, 1))
-        .with_allocate(VarianceShare { share: Share::Softmax, normalize })
-        .with_reduce(EmaMerge { beta, ..EmaMerge::default() })
+        .with_allocator(VarianceShare { share: Share::Softmax, normalize })
+        .with_reducer(EmaMerge { beta, ..EmaMerge::default() })
 }
 
 fn compresskv(case: &Case) -> Policy {
@@ -316,9 +316,9 @@ fn compresskv(case: &Case) -> Policy {
     };
     let heads = HeadMean::Retrieval(RetrievalHeads::top(top_k));
     Policy::compresskv(Budget::Tokens(case.budget))
-        .with_score(WindowAttention { window, pool: Some(Pool::avg(kernel_size)), heads })
+        .with_scorer(WindowAttention { window, pool: Some(Pool::avg(kernel_size)), heads })
         .with_recent(Recent::Tokens(window))
-        .with_allocate(ErrorAware { least, most })
+        .with_allocator(ErrorAware { least, most })
         .with_profile(Arc::new(profile))
 }
 
@@ -331,7 +331,7 @@ fn kvmerger(case: &Case) -> Policy {
         0.08 => (Policy::kvmerger_35(budget), 2.0 / 35.0),
         _ => panic!("no scenario of the paper protects {recent} of the context"),
     };
-    policy.with_reduce(GaussianMerge {
+    policy.with_reducer(GaussianMerge {
         protect,
         sigma: sigma_of(&sigma_rule, sigma),
         ..GaussianMerge::default()
@@ -346,7 +346,7 @@ fn kvmerger_as_printed(case: &Case) -> Policy {
     let protect = (of_prompt(heavy_hitters) + 0.5) / case.budget as f64;
     Policy::kvmerger(Budget::Tokens(case.budget))
         .with_recent(Recent::Tokens(of_prompt(recent) as usize))
-        .with_reduce(GaussianMerge {
+        .with_reducer(GaussianMerge {
             protect,
             threshold: Some(epsilon),
             sigma: sigma_of(&sigma_rule, sigma),
@@ -384,7 +384,7 @@ fn the_rates_of_ems_agree_with_the_reading() {
     let mut compared = 0;
     for case in cases("ems", 5) {
         let Some(rates) = &case.statistics else { continue };
-        let Ems { tau, .. } = case.params();
+        let EmsCase { tau, .. } = case.params();
         let policy = Policy::ems(Budget::Tokens(case.prompt));
         let inputs = Inputs::of(&case);
         for backend in backends() {

@@ -562,7 +562,7 @@ fn leverage() {
 }
 
 #[test]
-fn chunk_attention() {
+fn non_causal() {
     let score = Score::Chunk { chunk: 7, pool: Some(Pool::Average(3)) };
     check_in(&[DType::F32, DType::F16], compactor_of(score), None);
     for positions in [Positions::Written, Positions::InCache] {
@@ -826,7 +826,7 @@ fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
         (Method::lagkv(), Prefill::AtEnd, Some(128)),
         (Method::cur(), Prefill::AtEnd, None),
         (Method::leverage(), Prefill::AtEnd, None),
-        (Method::chunk_attention(), Prefill::AtEnd, None),
+        (Method::non_causal(), Prefill::AtEnd, None),
         (Method::compactor(), Prefill::AtEnd, None),
         (Method::expected_attention(), Prefill::AtEnd, None),
         (Method::expected_attention_adakv(), Prefill::AtEnd, None),

@@ -51,7 +51,7 @@ fn an_infinite_gamma_evicts_nothing_before_merging() {
     let shape = CacheShape { layers: 1, query_heads: 2, kv_heads: 1, head_dim: 8 };
     let remembered = |gamma| {
         let merge = EvictThenMerge { gamma, tau: 0.0, ..EvictThenMerge::default() };
-        let policy = Policy::ems(Budget::Tokens(64)).with_reduce(merge);
+        let policy = Policy::ems(Budget::Tokens(64)).with_reducer(merge);
         let cache = cache(shape, policy, &device);
         assert_eq!(cache.entries_by_head(0).unwrap(), [[64]]);
         cache.tokens_kept(0).unwrap()

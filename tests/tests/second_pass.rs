@@ -6,14 +6,14 @@ use briquette::{
     allocate::{HeadAdaptive, Uniform},
     policy::PositionMode,
     position::{PositionEncoding, RotaryEmbedding, Rotated},
-    score::{CriticalKv, ReconstructionAttention, RereadAttention},
+    score::{CriticalKv, KvCompose, KvZip},
 };
 use briquette_tests::{
     backends::{backends, host},
     reference::{
         Encoding, Head,
         reconstruction::{Repeated, composed, kept, reread},
-        score::critical::projection,
+        score::criticalkv::projection,
     },
     session::{compare, heads, tolerance},
 };
@@ -261,8 +261,8 @@ fn positions(cache: &KvCache) -> Vec<Vec<Vec<Vec<usize>>>> {
 }
 
 fn kvzip(normalize: bool, budget: Budget) -> Policy {
-    let score = ReconstructionAttention { tokens: PART, normalize };
-    Policy::kvzip(budget).with_sinks(SINKS).with_score(score)
+    let score = KvZip { tokens: PART, normalize };
+    Policy::kvzip(budget).with_sinks(SINKS).with_scorer(score)
 }
 
 #[test]
@@ -314,9 +314,9 @@ fn composite_tokens_are_those_of_the_reference() {
                     counts[0] != counts[1] && (0..2).all(|row| outcome(drawn, row).1 > 1e-3)
                 };
                 let drawn = (0..400).map(Drawn::new).find(clear).unwrap();
-                let score = RereadAttention { tokens: PART, layer_mean };
+                let score = KvCompose { tokens: PART, layer_mean };
                 let policy =
-                    Policy::kvcompose(Budget::Tokens(KEEP)).with_score(score).with_positions(mode);
+                    Policy::kvcompose(Budget::Tokens(KEEP)).with_scorer(score).with_positions(mode);
                 let (mut cache, given) = drawn.play(policy, &backend.device);
                 for (layer, given) in given.iter().enumerate() {
                     let columns = given.dims()[2];
@@ -345,7 +345,7 @@ fn composite_tokens_are_those_of_the_reference() {
 fn other_allocators_and_scorers_around_it() {
     let drawn = Drawn::new(3);
     let budget = Budget::Tokens(4);
-    let each = kvzip(false, budget).with_allocate(Uniform {});
+    let each = kvzip(false, budget).with_allocator(Uniform {});
     let (mut cache, given) = drawn.play(each, &host());
     cache.compress_by(&given).unwrap();
     let highest = |row: usize, layer: usize, head: usize| {
@@ -365,7 +365,7 @@ fn other_allocators_and_scorers_around_it() {
     }
     // Layers have their own budgets, heads share them.
     let shared =
-        kvzip(false, budget).with_allocate(HeadAdaptive { floor: 0.0, ..Default::default() });
+        kvzip(false, budget).with_allocator(HeadAdaptive { floor: 0.0, ..Default::default() });
     let (mut cache, given) = drawn.play(shared, &host());
     cache.compress_by(&given).unwrap();
     for layer in 0..SHAPE.layers {
@@ -373,8 +373,8 @@ fn other_allocators_and_scorers_around_it() {
             assert_eq!(heads.iter().sum::<usize>(), 8, "{heads:?}");
         }
     }
-    let critical = CriticalKv::of(ReconstructionAttention { tokens: PART, normalize: false });
-    let around = kvzip(false, budget).with_score(critical);
+    let critical = CriticalKv::of(KvZip { tokens: PART, normalize: false });
+    let around = kvzip(false, budget).with_scorer(critical);
     let (mut cache, given) = drawn.play(around, &host());
     cache.compress_by(&given).unwrap();
     let all =

@@ -11,7 +11,7 @@ const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, h
 
 fn critical() -> Policy {
     let score = ChunkKv::of(3, CriticalKv::of(KeyDiff {}));
-    Policy::knorm(Budget::Tokens(9)).with_score(score)
+    Policy::knorm(Budget::Tokens(9)).with_scorer(score)
 }
 
 #[test]
@@ -38,15 +38,15 @@ fn output_projections_are_asked_for() {
 #[test]
 fn parameters_of_the_inner_scorer_are_checked() {
     let inner = ChunkKv::of(0, Knorm {});
-    let policy = Policy::knorm(Budget::Tokens(9)).with_score(ChunkKv::of(3, inner));
+    let policy = Policy::knorm(Budget::Tokens(9)).with_scorer(ChunkKv::of(3, inner));
     assert!(policy.check().unwrap_err().to_string().contains("score.length"));
     for few in [0, 3] {
         let gated = EntropyGated { length: 3, few, ..EntropyGated::of(Knorm {}) };
-        let error = Policy::knorm(Budget::Tokens(9)).with_score(gated).check().unwrap_err();
+        let error = Policy::knorm(Budget::Tokens(9)).with_scorer(gated).check().unwrap_err();
         assert!(error.to_string().contains("score.few"), "{error}");
     }
     let critical = CriticalKv { first: 1.5, ..CriticalKv::of(Knorm {}) };
-    let policy = Policy::knorm(Budget::Tokens(9)).with_score(critical);
+    let policy = Policy::knorm(Budget::Tokens(9)).with_scorer(critical);
     assert!(policy.check().unwrap_err().to_string().contains("score.first"));
 }
 
@@ -54,7 +54,7 @@ fn parameters_of_the_inner_scorer_are_checked() {
 fn a_scorer_in_a_scorer_survives_the_file() {
     let text = critical().to_toml().unwrap();
     assert_eq!(Policy::from_toml(&text).unwrap().to_toml().unwrap(), text);
-    let gated = critical().with_score(EntropyGated::of(CriticalKv::of(KeyDiff {})));
+    let gated = critical().with_scorer(EntropyGated::of(CriticalKv::of(KeyDiff {})));
     let gated = gated.to_toml().unwrap();
     assert!(gated.contains("few = 4"), "{gated}");
     assert_eq!(Policy::from_toml(&gated).unwrap().to_toml().unwrap(), gated);
@@ -73,6 +73,6 @@ fn a_scorer_in_a_scorer_survives_the_file() {
             Knorm {}.score(view)
         }
     }
-    let policy = Policy::knorm(Budget::Tokens(9)).with_score(ChunkKv::of(3, Own));
+    let policy = Policy::knorm(Budget::Tokens(9)).with_scorer(ChunkKv::of(3, Own));
     assert!(matches!(policy.to_toml(), Err(Error::NotSerializable { .. })));
 }

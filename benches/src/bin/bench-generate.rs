@@ -1,16 +1,22 @@
 //! Generates with a model of the dimensions of Llama 3 8B, or another, and random weights, one line
 //! of JSON per method and setting.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{env, path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::Result;
-use briquette::Budget;
+use anyhow::{Context, Result};
+use briquette::{Budget, Policy, methods};
 use briquette_benches::{
-    generate::{Report, Runner, Setting},
+    generate::{Report, Runner},
+    measure::median,
     model::{Dimensions, dtype_of},
     record::Sink,
+    settings::{Method, Setting, command_lines},
 };
+use burn::tensor::Device;
 use clap::{Parser, ValueEnum};
+
+/// Growth of a decode step from the second round to the last that is still taken for chance.
+const GROWTH: f64 = 1.1;
 
 /// Generates with a model of the dimensions of Llama 3 8B, or another, and random weights, one line
 /// of JSON per method and setting.
@@ -19,27 +25,26 @@ struct Args {
     /// The device, as `briquette::device::open` names it
     #[arg(long)]
     device: String,
+    /// A file of settings, each a list of these options; those given beside it count for all
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// Settings of the file by their names, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',', requires = "settings")]
+    only: Vec<String>,
     /// The type of weights and cache: bf16, f16 or f32
     #[arg(long, default_value = "bf16")]
     dtype: String,
-    /// Methods, separated by commas; the full cache comes first, for the others are held against it
+    /// Methods as `METHOD[@ROWS][=RATIO[/RATIO]]`, separated by commas: the rows instead of the
+    /// setting's, and ratios that were published, the second at the largest batch. The full cache
+    /// comes first, for the others are held against it. `all` is all that read a prompt once
     #[arg(long, value_delimiter = ',', default_value = "full,snapkv,compresskv,ems,d2o")]
-    methods: Vec<String>,
+    methods: Vec<Method>,
     /// Budgets: tokens (256), or a share of the tokens seen (20%); separated by commas
     #[arg(long, value_delimiter = ',', default_value = "256")]
     budgets: Vec<Budget>,
     /// BATCH:PROMPT+NEW, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "8:4096+256")]
-    settings: Vec<Setting>,
-    /// Batches, in place of those of the settings
-    #[arg(long, value_delimiter = ',')]
-    batch: Vec<usize>,
-    /// Lengths of prompts, in place of those of the settings
-    #[arg(long)]
-    prompt: Option<usize>,
-    /// Numbers of new tokens, in place of those of the settings
-    #[arg(long)]
-    max_new: Option<usize>,
+    at: Vec<Setting>,
     /// Layers of the model
     #[arg(long)]
     layers: Option<usize>,
@@ -47,11 +52,8 @@ struct Args {
     #[arg(long)]
     context: Option<usize>,
     /// The model whose dimensions these are
-    #[arg(long, default_value = "llama-3-8b", conflicts_with = "quick")]
+    #[arg(long, default_value = "llama-3-8b")]
     shape: Shape,
-    /// A model of two small layers
-    #[arg(long)]
-    quick: bool,
     /// Tokens of all prompts given to the model at a time. A prompt that comes in parts is held
     /// whole in every layer until its end; one that comes at once is compressed layer by layer
     #[arg(long, default_value_t = 131_072)]
@@ -59,9 +61,6 @@ struct Args {
     /// Seconds one method may take at one setting; what is decoded by then counts
     #[arg(long, default_value_t = 50)]
     limit: u64,
-    /// Bandwidth of a copy in TB/s, for the floor of a decode step
-    #[arg(long)]
-    bandwidth: Option<f64>,
     /// Compress every so many decoded tokens, where a method compresses in decoding
     #[arg(long)]
     decode_every: Option<usize>,
@@ -69,15 +68,24 @@ struct Args {
     /// prompts would take long
     #[arg(long)]
     fill: bool,
-    /// Then run each method at the largest batch that fits into so many GiB of the device, too
+    /// Time so many decode steps at the start of an answer, in its middle and at its end, with
+    /// noise in between, instead of all. Prompts beyond `--chunk` are reckoned from fewer rows
+    #[arg(long, value_name = "STEPS")]
+    points: Option<usize>,
+    /// GiB of the device that a run may take
     #[arg(long, value_name = "GIB")]
     memory: Option<f64>,
+    /// Then run each method at the largest batch that fits into `--memory`, too; for `--fill` and
+    /// `--points`, which do not prefill all rows at once
+    #[arg(long, requires = "memory")]
+    largest: bool,
     /// Record decode steps and replay them, too
     #[arg(long)]
     graph: bool,
-    /// Measure the parts of a decode step's time, too
-    #[arg(long)]
-    split: bool,
+    /// Run all of it so often, with other prompts each time and no clean-up but the model's; fails
+    /// where a step of the last round takes a tenth longer than one of the second
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
     /// Append the lines to this file too
     #[arg(long)]
     out: Option<PathBuf>,
@@ -88,99 +96,167 @@ struct Args {
 enum Shape {
     #[value(name = "llama-3-8b")]
     Llama3,
+    #[value(name = "llama-2-7b")]
+    Llama2,
     #[value(name = "ember-7m")]
     Ember,
+    /// Two small layers, to see whether it runs
+    Tiny,
 }
 
 impl From<Shape> for Dimensions {
     fn from(shape: Shape) -> Self {
         match shape {
             Shape::Llama3 => Self::LLAMA_3_8B,
+            Shape::Llama2 => Self::LLAMA_2_7B,
             Shape::Ember => Self::EMBER_7M,
+            Shape::Tiny => Self::TINY,
         }
     }
 }
 
 fn main() -> Result<ExitCode> {
-    let args = Args::parse();
+    let given: Vec<String> = env::args().collect();
+    let args = Args::parse_from(&given);
     let device = briquette::device::open(&args.device)?;
     device.seed(2026);
-    let dtype = dtype_of(&args.dtype)?;
-    let of_shape = if args.quick { Dimensions::TINY } else { args.shape.into() };
-    let dimensions = Dimensions {
-        layers: args.layers.unwrap_or(of_shape.layers),
-        context: args.context.unwrap_or(of_shape.context),
-        ..of_shape
-    };
-    let runner = Runner {
-        chunk: args.chunk,
-        limit: Duration::from_secs(args.limit),
-        bandwidth: args.bandwidth.map(|rate| rate * 1e12),
-        fill: args.fill,
-        decode_every: args.decode_every,
-        graph: args.graph,
-        ..Runner::of_random_model(dimensions, dtype, &device, &args.device)?
-    };
     let mut sink = Sink::new(args.out.as_ref())?;
-    let mut settings = Vec::new();
-    for setting in args.settings {
-        let batches = if args.batch.is_empty() { vec![setting.batch] } else { args.batch.clone() };
-        settings.extend(batches.into_iter().map(|batch| Setting {
-            batch,
-            prompt: args.prompt.unwrap_or(setting.prompt),
-            new: args.max_new.unwrap_or(setting.new),
-        }));
-    }
-    for setting in settings {
-        let mut full = Baseline::default();
-        let mut full_at_largest = Baseline::default();
-        for method in &args.methods {
-            let all = &args.budgets[..];
-            let budgets = if method == "full" || method == "kivi" { &all[..1] } else { all };
-            for &budget in budgets {
-                let mut report = runner.run(method, budget, setting);
-                full.hold_against(&mut report);
-                sink.write(&report)?;
-                if args.split {
-                    sink.write(&runner.split(method, budget, setting))?;
-                }
-                let memory = args.memory.map(|memory| (memory * f64::from(1 << 30)) as u64);
-                let Some(memory) = memory.filter(|_| report.error.is_none()) else { continue };
-                if let Some(batch) = runner.largest_batch(method, budget, setting, memory) {
-                    let mut report = runner.run(method, budget, Setting { batch, ..setting });
-                    report.largest = true;
-                    full_at_largest.hold_against(&mut report);
-                    sink.write(&report)?;
-                }
+    let mut all = Vec::new();
+    match args.settings.clone() {
+        Some(file) => {
+            for (name, line) in command_lines(&file, &args.only, &given)? {
+                let args = Args::try_parse_from(line).with_context(|| name.clone())?;
+                all.push((Some(name), args));
             }
         }
+        None => all.push((None, args)),
     }
-    let fallbacks = runner.fallbacks();
-    fallbacks.iter().for_each(|fallback| eprintln!("{fallback}"));
-    Ok(if fallbacks.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let mut last: Option<Runner> = None;
+    let mut failures = Vec::new();
+    for (name, args) in all {
+        let runner = args.runner(&device, last.take(), &mut failures)?;
+        let runner = Runner { settings: name, ..runner };
+        args.run(&runner, &mut sink, &mut failures)?;
+        last = Some(runner);
+    }
+    failures.extend(last.iter().flat_map(Runner::fallbacks));
+    failures.iter().for_each(|failure| eprintln!("{failure}"));
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Tokens per second of the full cache: of decoding, and with the prefill counted.
-#[derive(Default)]
-struct Baseline(Option<(f64, Option<f64>)>);
+impl Args {
+    /// A runner of the model of the last one, if that is the same.
+    fn runner(
+        &self,
+        device: &Device,
+        last: Option<Runner>,
+        failures: &mut Vec<String>,
+    ) -> Result<Runner> {
+        let of_shape = Dimensions::from(self.shape);
+        let dimensions = Dimensions {
+            layers: self.layers.unwrap_or(of_shape.layers),
+            context: self.context.unwrap_or(of_shape.context),
+            ..of_shape
+        };
+        let dtype = dtype_of(&self.dtype)?;
+        let made = match last {
+            Some(last) if last.dimensions == dimensions && last.dtype == dtype => last,
+            other => {
+                failures.extend(other.iter().flat_map(Runner::fallbacks));
+                drop(other);
+                device.memory_cleanup();
+                Runner::of_random_model(dimensions, dtype, device, &self.device)?
+            }
+        };
+        Ok(Runner {
+            chunk: self.chunk,
+            limit: Duration::from_secs(self.limit),
+            memory: self.memory.map(|memory| (memory * f64::from(1 << 30)) as u64),
+            fill: self.fill,
+            decode_every: self.decode_every,
+            points: self.points,
+            graph: self.graph,
+            clean: self.rounds == 1,
+            ..made
+        })
+    }
 
-/// Tokens per second with the prefill, unless that has compiled and tuned along the way.
-fn whole(report: &Report) -> Option<f64> {
-    report.tokens_per_s.filter(|_| report.prefill_warm)
+    fn run(&self, runner: &Runner, sink: &mut Sink, failures: &mut Vec<String>) -> Result<()> {
+        let methods = self.methods();
+        let (mut number, mut medians) = (0, Vec::new());
+        for _ in 0..self.rounds {
+            let mut steps = Vec::new();
+            for setting in &self.at {
+                let (mut full, mut full_at_largest) = (None, None);
+                for method in &methods {
+                    for &budget in self.budgets_of(&method.name) {
+                        let batch = method.rows.unwrap_or(setting.batch);
+                        let mut setting = Setting { batch, ..*setting };
+                        if self.rounds > 1 {
+                            setting.prompt += number * 37 % (setting.prompt / 2).max(1);
+                            number += 1;
+                        }
+                        let mut report = runner.run(&method.name, budget, setting);
+                        report.published = method.published;
+                        hold_against(&mut report, &mut full);
+                        sink.write(&report)?;
+                        steps.extend(report.step_ms);
+                        if !self.largest || report.error.is_some() {
+                            continue;
+                        }
+                        if let Some(batch) = runner.largest_batch(&method.name, budget, setting) {
+                            setting.batch = batch;
+                            let mut report = runner.run(&method.name, budget, setting);
+                            report.largest = true;
+                            report.published = method.published_largest;
+                            hold_against(&mut report, &mut full_at_largest);
+                            sink.write(&report)?;
+                        }
+                    }
+                }
+            }
+            medians.push(median(steps));
+        }
+        if let [_, second, .., last] = medians[..] {
+            let growth = last / second;
+            eprintln!("a step of the last round takes {growth:.2} times the second's");
+            if growth > GROWTH {
+                failures.push(format!("the process ages: medians of rounds are {medians:.2?} ms"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The methods, each of `all` on its own.
+    fn methods(&self) -> Vec<Method> {
+        let reads_once = |name: &String| {
+            Policy::named(name, None).is_ok_and(|policy| policy.second_pass().is_none())
+        };
+        let mut found = Vec::new();
+        for method in &self.methods {
+            if method.name == "all" {
+                let names = methods().into_iter().map(|info| info.name).filter(reads_once);
+                found.extend(names.map(|name| Method { name, ..method.clone() }));
+            } else {
+                found.push(method.clone());
+            }
+        }
+        found
+    }
+
+    /// The budgets, or one of them for a method that takes none.
+    fn budgets_of(&self, method: &str) -> &[Budget] {
+        let takes = Policy::named(method, None).is_ok_and(|policy| policy.takes_budget());
+        if takes { &self.budgets } else { &self.budgets[..1] }
+    }
 }
 
-impl Baseline {
-    /// Takes the full cache's, and adds the ratios of a report to them.
-    fn hold_against(&mut self, report: &mut Report) {
-        if report.error.is_some() {
-            return;
-        }
-        if report.method == "full" {
-            self.0 = Some((report.decode_tokens_per_s, whole(report)));
-        }
-        if let Some((decode, full)) = self.0 {
-            report.decode_ratio = Some(report.decode_tokens_per_s / decode);
-            report.ratio = whole(report).zip(full).map(|(own, full)| own / full);
-        }
+/// Adds ratios to the full cache, which comes first.
+fn hold_against(report: &mut Report, full: &mut Option<Report>) {
+    if report.method == "full" && report.error.is_none() {
+        *full = Some(report.clone());
+    }
+    if let Some(full) = full {
+        report.hold_against(full);
     }
 }

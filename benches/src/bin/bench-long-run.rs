@@ -240,7 +240,7 @@ fn sums(tokens: usize, budget: usize, device: &Device) -> Result<(usize, f64)> {
     }
     let Some(entries) = cache.entries(0)? else { bail!("nothing is held") };
     let width = entries.columns();
-    let Some(sums) = entries.tracks.get(Statistic::Sums) else { bail!("h2o keeps no sums") };
+    let Some(sums) = entries.statistics.get(Statistic::Sums) else { bail!("h2o keeps no sums") };
     let sums = sums.try_into_vec_as::<f32>()?;
     let positions = entries.positions.try_into_vec_as::<i64>()?;
     let (mut off, mut largest) = (0.0_f64, 0.0_f64);

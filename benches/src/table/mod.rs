@@ -1,10 +1,12 @@
-//! The table: Briquette, PyTorch and the floor beside each other.
+//! The tables: Briquette, PyTorch and the floor beside each other, and whole generation.
 
+mod generation;
 mod targets;
 
 use std::fmt::Write;
 
 use crate::record::Record;
+pub use generation::generation;
 use targets::{LINES, Line, Target};
 
 /// The rates from which floors are computed, measured in the same run.

@@ -68,41 +68,6 @@ fn a_printed_policy_is_a_policy_file() {
 }
 
 #[test]
-fn old_names_in_policy_files_are_read_with_a_warning_for_each() {
-    let dir = tempfile::tempdir().unwrap();
-    let (old, again) = (dir.path().join("old.toml"), dir.path().join("again.toml"));
-    let printed = stdout(&["policies", "lagkv"]);
-    let text_of_old = printed.replace("kind = \"lagkv\"", "kind = \"lag-relative\"");
-    assert_ne!(text_of_old, printed);
-    for file in [&old, &again] {
-        fs::write(file, &text_of_old).unwrap();
-    }
-    let read = briquette(&["policies", text(&old)]);
-    assert!(read.status.success(), "{read:?}");
-    assert_eq!(String::from_utf8(read.stdout).unwrap(), printed);
-    let warning = "warning: the scorer `lag-relative` is called `lagkv` now; the next version reads \
-                   the new name only\n";
-    assert_eq!(String::from_utf8(read.stderr).unwrap(), warning);
-
-    // Two files with one old name. Policies are read before the models, which are not there.
-    let run = dir.path().join("run.toml");
-    let files = ["old", "again"].map(|name| format!("[[policies]]\nfile = \"{name}.toml\"\n"));
-    let task = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
-    let head = "name = \"n\"\n[[models]]\ndir = \"m\"\n";
-    fs::write(&run, format!("{head}{}{task}", files.concat())).unwrap();
-    let both = format!("{},{}", text(&old), text(&again));
-    for args in [
-        &["perplexity", "--policies", &both, "--model", "none"][..],
-        &["run", text(&run), "--dry-run"],
-    ] {
-        let said = refused(args, 1);
-        assert_eq!(said.matches(warning).count(), 1, "{args:?}: {said}");
-        assert_eq!(said.matches("warning").count(), 1, "{args:?}: {said}");
-    }
-    assert!(briquette(&["policies", text(&old), "--quiet"]).stderr.is_empty());
-}
-
-#[test]
 fn generate_streams_text_and_reports_what_it_took() {
     let dir = tempfile::tempdir().unwrap();
     let json = dir.path().join("report.json");

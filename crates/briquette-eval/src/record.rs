@@ -118,7 +118,7 @@ pub enum Outcome {
     },
     /// The policy cannot hold at this budget, or lacks something.
     Unavailable {
-        /// Why.
+        /// Why it cannot be measured.
         reason: String,
     },
 }

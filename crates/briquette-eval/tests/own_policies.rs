@@ -86,7 +86,7 @@ fn own_policies_stand_behind_those_of_the_file() {
 
 #[test]
 fn budgets_of_the_file_are_for_those_without_one() {
-    let score = Policy::named("snapkv", None).unwrap().with_score(Short);
+    let score = Policy::named("snapkv", None).unwrap().with_scorer(Short);
     let open = OwnPolicy::new("open", score).with_version("1");
     let kept = OwnPolicy::new("kept", Policy::full());
     let own = [open.clone(), kept, short(64)];

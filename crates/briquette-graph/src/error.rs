@@ -1,6 +1,7 @@
 /// The reason why a step is not run or replayed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum Error {
     /// The cache refused a call.
     #[error(transparent)]
@@ -10,10 +11,5 @@ pub enum Error {
     Replay(String),
     /// Tokens of another shape.
     #[error("tokens are {found:?}, steps take {expected:?}")]
-    Tokens {
-        /// The shape given.
-        found: [usize; 2],
-        /// One token a row.
-        expected: [usize; 2],
-    },
+    Tokens { found: [usize; 2], expected: [usize; 2] },
 }

@@ -5,7 +5,7 @@
 //! as soon as steps are all alike, and replays it from then on: on CUDA and ROCm as one graph of
 //! the driver, on Vulkan, Metal and WebGPU as a list of dispatches that CubeCL encodes again. Where
 //! a device has no graphs, and where steps differ, it goes on running them as they are, and [says
-//! why](StepGraph::launched_because).
+//! why](StepGraph::fallback_reason).
 
 mod buffer;
 mod error;

@@ -251,11 +251,11 @@ where
 
     /// Why no step is recorded, or the last recording was dropped; `None` if there is no reason
     /// yet.
-    pub fn launched_because(&self) -> Option<&str> {
+    pub fn fallback_reason(&self) -> Option<&str> {
         self.refused
             .as_deref()
             .or(self.dropped_because.as_deref())
-            .or_else(|| self.cache.launched_because())
+            .or_else(|| self.cache.fallback_reason())
     }
 
     /// Makes ready for the next tokens, when those it was ready for have come: tables of positions

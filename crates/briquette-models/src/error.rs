@@ -12,6 +12,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// An obstacle to loading or running a model, with names and numbers.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum Error {
     /// The cache refused a call.
     #[error(transparent)]
@@ -21,236 +22,96 @@ pub enum Error {
         "the model gives NaN or infinity at layer {layer} ({count} numbers of its {what}): its weights are damaged, or \
          overflow in this type"
     )]
-    NumbersNotFinite {
-        /// Queries, keys or values.
-        what: &'static str,
-        /// The layer.
-        layer: usize,
-        /// Number of values that are NaN or infinite.
-        count: usize,
-    },
+    NumbersNotFinite { what: &'static str, layer: usize, count: usize },
     /// An [`Interrupt`](crate::Interrupt) was set; the cache is as it was before the call.
     #[error("it was interrupted")]
     Interrupted,
     /// A file that cannot be read.
     #[error("cannot read {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// A path at which there is nothing.
     #[error(
         "there is no model folder or file {}, and nothing is downloaded: fetch it first, as by {}",
         path.display(),
         fetched_by(path)
     )]
-    NoSuchModel {
-        /// The path.
-        path: PathBuf,
-    },
+    NoSuchModel { path: PathBuf },
     /// A folder or file that holds no model.
     #[error("{path} is neither a GGUF file nor a folder with config.json")]
-    NoModel {
-        /// The path.
-        path: PathBuf,
-    },
+    NoModel { path: PathBuf },
     /// A small text that stands in a clone for a large file.
     #[error(
         "{path} is a pointer of Git LFS, the file itself was not fetched: git lfs pull fetches it"
     )]
-    LfsPointer {
-        /// The file.
-        path: PathBuf,
-    },
+    LfsPointer { path: PathBuf },
     /// A JSON file that begins with a byte order mark, which JSON does not allow.
     #[error("{origin} begins with a byte order mark: save it as UTF-8 without one")]
-    ByteOrderMark {
-        /// The file, or the name of a text.
-        origin: String,
-    },
+    ByteOrderMark { origin: String },
     /// A JSON file that cannot be understood.
     #[error("{origin}: {}", shown(source))]
-    Json {
-        /// The file, or the name of a text.
-        origin: String,
-        /// The mistake and its place.
-        source: serde_json::Error,
-    },
+    Json { origin: String, source: serde_json::Error },
     /// The folder holds a model of an architecture that is not known.
     #[error("the model type is `{found}`, those read are {known}")]
-    ModelType {
-        /// `model_type` of the configuration.
-        found: String,
-        /// The types that are read.
-        known: String,
-    },
+    ModelType { found: String, known: String },
     /// A setting of the configuration that this implementation does not have.
     #[error("{key} = {found} is not supported, only {supported}")]
-    UnsupportedSetting {
-        /// The key in `config.json`.
-        key: &'static str,
-        /// Its value.
-        found: String,
-        /// The values that are supported.
-        supported: &'static str,
-    },
+    UnsupportedSetting { key: &'static str, found: String, supported: &'static str },
     /// A setting of the configuration that makes no sense.
     #[error("{key} is {found}, but must be {must_be}")]
-    InvalidSetting {
-        /// The key in `config.json`.
-        key: &'static str,
-        /// Its value.
-        found: String,
-        /// The rule it breaks.
-        must_be: String,
-    },
+    InvalidSetting { key: &'static str, found: String, must_be: String },
     /// Two keys of the configuration say two things, and the model would be another by each.
     #[error("{key} = {found} contradicts {other} = {there}: keep the one that is meant")]
-    Contradiction {
-        /// The key in `config.json`.
-        key: &'static str,
-        /// Its value.
-        found: String,
-        /// The other key.
-        other: &'static str,
-        /// Its value.
-        there: String,
-    },
+    Contradiction { key: &'static str, found: String, other: &'static str, there: String },
     /// The folder holds neither `model.safetensors` nor `model.safetensors.index.json`.
     #[error("{dir} holds neither model.safetensors nor model.safetensors.index.json")]
-    NoWeights {
-        /// The folder.
-        dir: PathBuf,
-    },
+    NoWeights { dir: PathBuf },
     /// The index names a file that is not there.
     #[error("shard {shard} is named in the index, but absent")]
-    MissingShard {
-        /// The file.
-        shard: PathBuf,
-    },
+    MissingShard { shard: PathBuf },
     /// The index names a file outside of its folder.
     #[error("the index names shard `{shard}`: shards lie in the folder of their index")]
-    ShardOutside {
-        /// The name in the index.
-        shard: String,
-    },
+    ShardOutside { shard: String },
     /// The index places a tensor in a file that does not hold it.
     #[error("the index places tensor `{tensor}` in {shard}, which does not hold it")]
-    NotInShard {
-        /// The tensor.
-        tensor: String,
-        /// The file.
-        shard: PathBuf,
-    },
+    NotInShard { tensor: String, shard: PathBuf },
     /// A file that ends before its tensors do.
     #[error(
         "{path} is truncated: tensor `{tensor}` ends at byte {needed}, the file at byte {found}"
     )]
-    Truncated {
-        /// The file.
-        path: PathBuf,
-        /// The first tensor that is cut.
-        tensor: String,
-        /// Place in the file where that tensor ends.
-        needed: u64,
-        /// Length of the file.
-        found: u64,
-    },
+    Truncated { path: PathBuf, tensor: String, needed: u64, found: u64 },
     /// A file that is not a safetensors container, or a damaged one.
     #[error("{path} is not a readable safetensors file: {message}")]
-    Container {
-        /// The file.
-        path: PathBuf,
-        /// The damage.
-        message: String,
-    },
+    Container { path: PathBuf, message: String },
     /// A file that is not a GGUF file, or a damaged one.
     #[error("{path} is not a readable GGUF file: {message}")]
-    Gguf {
-        /// The file.
-        path: PathBuf,
-        /// The damage.
-        message: String,
-    },
+    Gguf { path: PathBuf, message: String },
     /// A folder with several GGUF files, none of which was named.
     #[error("{dir} holds {count} GGUF files, {first} among them: name the one to read")]
-    SeveralGguf {
-        /// The folder.
-        dir: PathBuf,
-        /// Number of them.
-        count: usize,
-        /// The first by name.
-        first: PathBuf,
-    },
+    SeveralGguf { dir: PathBuf, count: usize, first: PathBuf },
     /// A tensor of a GGUF file is stored in blocks that are not known.
     #[error(
         "tensor `{tensor}` is stored as ggml type {found}, weights are read from F32 (0), F16 (1), Q4_0 (2), Q4_1 (3), \
          Q5_0 (6), Q5_1 (7), Q8_0 (8), Q4_K (12), Q5_K (13), Q6_K (14) and BF16 (30)"
     )]
-    BlockType {
-        /// The tensor.
-        tensor: String,
-        /// The number of its type.
-        found: u32,
-    },
+    BlockType { tensor: String, found: u32 },
     /// Tensors the model needs are not in the folder.
     #[error("tensor `{tensor}` {shape:?} is missing ({count} missing in all)")]
-    MissingTensor {
-        /// The first missing tensor.
-        tensor: String,
-        /// The shape it should have.
-        shape: Vec<usize>,
-        /// Number of missing tensors.
-        count: usize,
-    },
+    MissingTensor { tensor: String, shape: Vec<usize>, count: usize },
     /// The folder holds tensors the model has no place for.
     #[error("tensor `{tensor}` in {path} has no place in this model ({count} such in all)")]
-    ExtraTensor {
-        /// The first one.
-        tensor: String,
-        /// The file that holds it.
-        path: PathBuf,
-        /// Number of them.
-        count: usize,
-    },
+    ExtraTensor { tensor: String, path: PathBuf, count: usize },
     /// A tensor has not the shape that the configuration asks for.
     #[error("tensor `{tensor}` has shape {found:?}, the configuration asks for {expected:?}")]
-    TensorShape {
-        /// The tensor.
-        tensor: String,
-        /// The shape the configuration asks for.
-        expected: Vec<usize>,
-        /// The shape in the file.
-        found: Vec<usize>,
-    },
+    TensorShape { tensor: String, expected: Vec<usize>, found: Vec<usize> },
     /// A tensor is stored in a type that weights are not read from.
     #[error("tensor `{tensor}` is stored as {found}, weights are read from F64, F32, F16 or BF16")]
-    TensorType {
-        /// The tensor.
-        tensor: String,
-        /// Its type in the file.
-        found: String,
-    },
+    TensorType { tensor: String, found: String },
     /// The bytes of a tensor cannot be loaded.
     #[error("tensor `{tensor}` cannot be loaded: {message}")]
-    LoadTensor {
-        /// The tensor.
-        tensor: String,
-        /// The reason.
-        message: String,
-    },
+    LoadTensor { tensor: String, message: String },
     /// The model was asked for in a data type it cannot compute in.
     #[error("the model cannot run in {dtype:?} on {device}: {reason}")]
-    UnsupportedType {
-        /// The requested type.
-        dtype: DType,
-        /// The device.
-        device: String,
-        /// The reason.
-        reason: &'static str,
-    },
+    UnsupportedType { dtype: DType, device: String, reason: &'static str },
     /// The tokenizer failed.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
@@ -259,80 +120,38 @@ pub enum Error {
     ChatTemplate(String),
     /// The cache was built for another model.
     #[error("the cache was built for {found:?}, the model needs {expected:?}")]
-    CacheShape {
-        /// The shape the model needs.
-        expected: CacheShape,
-        /// The shape of the cache.
-        found: CacheShape,
-    },
+    CacheShape { expected: CacheShape, found: CacheShape },
     /// A batch without a row, or a row without a token.
     #[error("empty prompt: row {row} of {rows} has no token")]
-    EmptyPrompt {
-        /// The first empty row.
-        row: usize,
-        /// Rows of the batch.
-        rows: usize,
-    },
+    EmptyPrompt { row: usize, rows: usize },
     /// A prompt that does not fit into the context of the model.
     #[error("{tokens} tokens do not fit into the model's context of {context}")]
-    PromptTooLong {
-        /// Tokens of the prompt, and of the text before it if the cache holds one.
-        tokens: usize,
-        /// `max_position_embeddings` of the model.
-        context: usize,
-    },
+    PromptTooLong { tokens: usize, context: usize },
     /// A prompt beyond the positions of the model, under a policy that counts positions inside the
     /// cache but compresses a prompt at its end only.
     #[error(
         "{tokens} tokens do not fit into the model's context of {context}: under a schedule that compresses after every \
          chunk (schedule.prefill=every-chunk) this policy takes them in parts"
     )]
-    PromptNotInParts {
-        /// Tokens of the prompt, and those in the cache before it.
-        tokens: usize,
-        /// `max_position_embeddings` of the model.
-        context: usize,
-    },
+    PromptNotInParts { tokens: usize, context: usize },
     /// A prompt beyond the positions of the model, on a cache that could take it in parts, given in
     /// parts too large for that.
     #[error(
         "a chunk of {chunk} tokens and what the cache holds are more than the {context} positions of the model: give \
          the prompt in chunks of at most {most}"
     )]
-    ChunkTooLong {
-        /// Columns of a chunk.
-        chunk: usize,
-        /// Columns that a chunk may have.
-        most: usize,
-        /// `max_position_embeddings` of the model.
-        context: usize,
-    },
+    ChunkTooLong { chunk: usize, most: usize, context: usize },
     /// A token the model has no embedding for.
     #[error("token {token} is outside the vocabulary of {vocab_size} tokens")]
-    TokenOutOfRange {
-        /// The token.
-        token: i64,
-        /// Tokens of the vocabulary.
-        vocab_size: usize,
-    },
+    TokenOutOfRange { token: i64, vocab_size: usize },
     /// An option of the generation outside its range.
     #[error("{option} is {found}, but must be {must_be}")]
-    InvalidOption {
-        /// The option.
-        option: &'static str,
-        /// Its value.
-        found: String,
-        /// The range.
-        must_be: &'static str,
-    },
+    InvalidOption { option: &'static str, found: String, must_be: &'static str },
     /// The model produced logits no token can be chosen by.
     #[error(
         "row {row}: the model gives logits that are NaN or infinite: its weights are damaged, or overflow in this type"
     )]
-    NotFinite {
-        /// The batch row.
-        row: usize,
-    },
+    NotFinite { row: usize },
     /// The device failed while executing.
     #[error("the device failed: {0}")]
     Execution(String),

@@ -55,7 +55,7 @@ fn a_failed_forward_pass_leaves_the_cache_as_it_was() {
     let model = Tiny::with(json!({ "num_hidden_layers": LAYERS })).load();
     let fails = Arc::new(AtomicBool::new(false));
     let policy = Policy::knorm(Budget::Tokens(12))
-        .with_score(FailsInTheThird(fails.clone()))
+        .with_scorer(FailsInTheThird(fails.clone()))
         .with_schedule(Schedule::always(1));
     let mut cache = model.cache(policy.clone()).unwrap();
     let mut other = model.cache(policy).unwrap();

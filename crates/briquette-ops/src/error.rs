@@ -3,77 +3,29 @@ use burn::tensor::DType;
 /// Error of an operation. The operation has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum OpError {
     /// The device of the tensors has no kernels.
     #[error("{operation} runs on CubeCL devices only")]
-    Device {
-        /// Name of the operation.
-        operation: &'static str,
-    },
+    Device { operation: &'static str },
     /// A tensor has a shape that does not fit the others.
     #[error("{operation}: {tensor} is {found:?}, expected {expected:?}")]
-    Shape {
-        /// Name of the operation.
-        operation: &'static str,
-        /// Name of the tensor.
-        tensor: &'static str,
-        /// Its shape.
-        found: Vec<usize>,
-        /// The shape that fits the others.
-        expected: Vec<usize>,
-    },
+    Shape { operation: &'static str, tensor: &'static str, found: Vec<usize>, expected: Vec<usize> },
     /// A tensor has another type than the tensor it must match.
     #[error("{operation}: {tensor} is {found:?}, expected {expected:?}")]
-    DataType {
-        /// Name of the operation.
-        operation: &'static str,
-        /// Name of the tensor.
-        tensor: &'static str,
-        /// Its type.
-        found: DType,
-        /// Type of the tensor it must match.
-        expected: DType,
-    },
+    DataType { operation: &'static str, tensor: &'static str, found: DType, expected: DType },
     /// A number is outside of the values that the operation takes.
     #[error("{operation}: {what} is {found}, expected {expected}")]
-    Value {
-        /// Name of the operation.
-        operation: &'static str,
-        /// Name of the number.
-        what: &'static str,
-        /// The number.
-        found: usize,
-        /// Values that it can have.
-        expected: String,
-    },
+    Value { operation: &'static str, what: &'static str, found: usize, expected: String },
     /// A size is over the limit of the device for one launch.
     #[error("{operation}: {what} is {found}, this device takes {max} at most")]
-    TooLarge {
-        /// Name of the operation.
-        operation: &'static str,
-        /// Name of the size that is too large.
-        what: &'static str,
-        /// The size.
-        found: usize,
-        /// The limit of the device.
-        max: usize,
-    },
+    TooLarge { operation: &'static str, what: &'static str, found: usize, max: usize },
     /// Scores are NaN, so that entries cannot be ranked by them.
     #[error("{operation}: {count} scores are NaN")]
-    NotANumber {
-        /// Name of the operation.
-        operation: &'static str,
-        /// Number of scores that are NaN.
-        count: usize,
-    },
+    NotANumber { operation: &'static str, count: usize },
     /// The device failed while executing.
     #[error("{operation}: the device failed: {reason}")]
-    Execution {
-        /// Name of the operation.
-        operation: &'static str,
-        /// Message of the device.
-        reason: String,
-    },
+    Execution { operation: &'static str, reason: String },
 }
 
 impl OpError {

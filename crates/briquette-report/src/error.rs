@@ -6,6 +6,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Reason why a report cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum Error {
     /// Results that cannot be read, or a file that cannot be written.
     #[error(transparent)]
@@ -15,24 +16,11 @@ pub enum Error {
         "{path} is of `briquette {command}`, which writes its own tables; a page is of `briquette run`, whose file names \
          models, policies and tasks"
     )]
-    NoPage {
-        /// The file.
-        path: PathBuf,
-        /// The command that wrote it.
-        command: &'static str,
-    },
+    NoPage { path: PathBuf, command: &'static str },
     /// Results of runs with different settings in one folder.
     #[error("{path} was written with other settings than {first}; they are not of one run")]
-    ResultSettings {
-        /// The file.
-        path: PathBuf,
-        /// The file it was compared with.
-        first: PathBuf,
-    },
+    ResultSettings { path: PathBuf, first: PathBuf },
     /// A page that cannot be put together.
     #[error("cannot write the page: {message}")]
-    Page {
-        /// Why not.
-        message: String,
-    },
+    Page { message: String },
 }

@@ -1,8 +1,8 @@
-//! Columns of entries: dimension 2 of all that is known of them.
+//! Columns of entries: dimension 2 of all their tensors.
 
 use burn::tensor::Tensor;
 
-/// The columns of `x` behind so many of zeros.
+/// Returns `x` with `columns` columns of zeros before it.
 pub(crate) fn behind_zeros<const D: usize>(x: Tensor<D>, columns: usize) -> Tensor<D> {
     let mut dims = x.dims();
     dims[2] = columns;

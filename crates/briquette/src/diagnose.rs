@@ -14,13 +14,13 @@ use crate::{
 /// 0.95.
 ///
 /// `None` if the policy does not observe the statistics of
-/// [`GlobalLocal`](crate::score::GlobalLocal).
+/// [`Ems`](crate::score::Ems).
 ///
 /// # Errors
 /// [`Error::Execution`](crate::Error::Execution) if the device failed.
 pub fn sparsity(entries: &Entries, zeta: f64) -> Result<Option<Vec<Vec<f64>>>> {
     let [_, heads, columns] = entries.positions.dims();
-    let of = |statistic| entries.tracks.get(statistic);
+    let of = |statistic| entries.statistics.get(statistic);
     let all = (of(Statistic::Sums), of(Statistic::LocalPast), of(Statistic::LocalCurrent));
     let (Some(sums), Some(past), Some(current)) = all else { return Ok(None) };
     let scores = Reference.global_local(GlobalLocalInput {
@@ -51,9 +51,9 @@ pub fn sparsity(entries: &Entries, zeta: f64) -> Result<Option<Vec<Vec<f64>>>> {
 }
 
 /// Returns the redundancy rate `r_m` of each head, `[batch][kv_head]`, in 0..=1: the share of its
-/// tokens with an earlier token of a redundancy, cos(keys) · cos(values), of at least `tau` (EMS,
-/// Eq. 4). Near 1, most tokens can be merged with little loss. The paper plots it with τ = 0.6, of
-/// keys before position encoding: entries hold those under
+/// redundant tokens (EMS, Eq. 4). A token is redundant if its redundancy with an earlier one,
+/// cos(keys) · cos(values), is at least `tau`. Near 1, most tokens can be merged with little loss.
+/// The paper plots it with τ = 0.6, of keys before position encoding: entries hold those under
 /// [`PositionMode::Deferred`](crate::policy::PositionMode::Deferred).
 ///
 /// # Errors
@@ -111,7 +111,7 @@ mod tests {
             keys: rows(keys),
             values: rows(values),
             positions: Tensor::<1, Int>::from_data([-1, 0, 1, 2, 3], &device).reshape([1, 1, 5]),
-            tracks: AttentionStatistics::default(),
+            statistics: AttentionStatistics::default(),
             clustering: None,
         }
     }
@@ -120,14 +120,14 @@ mod tests {
     fn few_tokens_gather_most_of_the_score() {
         let mut entries = entries([[1.0, 0.0]; 5], [[1.0, 0.0]; 5]);
         assert_eq!(sparsity(&entries, 0.95).unwrap(), None);
-        let track =
+        let statistic =
             |numbers: [f32; 5]| Tensor::<1>::from_data(numbers, &Device::flex()).reshape([1, 1, 5]);
         // Padding; sums of 8 and of 2, so the factor is a quarter: 1, 0.5, 0.25 and 0.25 against
         // 0.25, 0.25, 1.25, 0.25.
-        entries.tracks = AttentionStatistics::default()
-            .with(Statistic::Sums, track([0.0, 4.0, 2.0, 1.0, 1.0]))
-            .with(Statistic::LocalPast, track([0.0, 0.25, 0.25, 1.0, 0.25]))
-            .with(Statistic::LocalCurrent, track([0.0, 0.0, 0.0, 0.25, 0.0]));
+        entries.statistics = AttentionStatistics::default()
+            .with(Statistic::Sums, statistic([0.0, 4.0, 2.0, 1.0, 1.0]))
+            .with(Statistic::LocalPast, statistic([0.0, 0.25, 0.25, 1.0, 0.25]))
+            .with(Statistic::LocalCurrent, statistic([0.0, 0.0, 0.0, 0.25, 0.0]));
         // The larger ones are 1, 0.5, 1.25 and 0.25, of 3 in all.
         for (zeta, rate) in [(0.4, 0.75), (0.75, 0.5), (0.9, 0.25), (0.95, 0.0)] {
             assert_eq!(sparsity(&entries, zeta).unwrap().unwrap(), [[rate]], "ζ = {zeta}");

@@ -2,13 +2,14 @@
 
 use crate::{CacheShape, ops::HeadPattern};
 
-/// The heads of each layer, where they are not those of a cache of this shape.
+/// Returns the number of heads in each layer if they do not fit a cache of this shape; `None` if
+/// they do.
 pub(crate) fn other_heads(patterns: &[Vec<HeadPattern>], shape: CacheShape) -> Option<Vec<usize>> {
     let heads: Vec<usize> = patterns.iter().map(Vec::len).collect();
     (heads != vec![shape.query_heads; shape.layers]).then_some(heads)
 }
 
-/// The first pattern with numbers that none can have, and the condition that it breaks.
+/// Returns the first pattern with impossible numbers, and the condition that it breaks.
 pub(crate) fn impossible<'a>(
     patterns: impl IntoIterator<Item = &'a HeadPattern>,
 ) -> Option<(&'a HeadPattern, &'static str)> {

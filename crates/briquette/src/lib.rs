@@ -1,7 +1,7 @@
 //! KV-cache compression for transformer models written in [Burn](https://burn.dev).
 //!
-//! A model author swaps the model's KV cache for a [`KvCache`], names a [`Policy`], and the model
-//! holds many times the context in the same memory, on every Burn backend.
+//! A model author swaps the model's KV cache for a [`KvCache`] and names a [`Policy`]. The model
+//! then holds many times the context in the same memory, on every Burn backend.
 //!
 //! ```
 //! use briquette::{Budget, CacheShape, KvCache, Policy, position::RotaryEmbedding};

@@ -2,14 +2,14 @@
 
 use rapidfuzz::distance::levenshtein;
 
-/// The question for the name that was probably meant, to stand before the words for one that is not
-/// known; nothing if no name is near.
+/// Returns a question for the name that was probably meant, to put before a message about an
+/// unknown name; empty if no name is near.
 pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, known).map_or_else(String::new, |near| format!("did you mean `{near}`? "))
 }
 
-/// The name that was probably meant: the one that fewest letters tell apart, at most a third of
-/// them. Upper case, hyphens and the like do not count.
+/// Returns the name that was probably meant: the one that differs in the fewest letters, at most a
+/// third of them. Upper case, hyphens and the like do not count.
 fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = letters(name);
     let (distance, near) = known

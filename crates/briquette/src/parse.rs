@@ -10,10 +10,10 @@ use toml::{
 
 use crate::nearest::did_you_mean;
 
-/// Letters of a line or a value that an error shows at most.
+/// Maximum number of letters that an error shows of a line or a value.
 const SHOWN: usize = 200;
 
-/// Keys that are looked through for the one that is wrong, at most.
+/// Maximum number of keys that are searched for the wrong one.
 const SEARCHED: usize = 500;
 
 /// Part of a file that cannot be understood.
@@ -75,7 +75,8 @@ pub fn json<T: DeserializeOwned>(text: &str) -> Result<T, Mistake> {
     })
 }
 
-/// Returns line and column, from 1, of the value whose path ends so, as `pool.kernel`.
+/// Returns line and column, from 1, of the value whose path ends with `path`, such as
+/// `pool.kernel`.
 pub(crate) fn place_in_toml(text: &str, path: &str) -> Option<(usize, usize)> {
     fn find(table: &DeTable<'_>, above: &str, path: &str) -> Option<usize> {
         table.iter().find_map(|(key, value)| {
@@ -98,8 +99,8 @@ enum Step {
     Index(usize),
 }
 
-/// Returns the path of what is wrong, and the defect in words: that is wrong without which the
-/// error is another one. `None` if nothing is.
+/// Returns the path of the wrong value, and the defect in words; `None` if nothing is wrong. A
+/// value is wrong if the error changes when it is left out.
 fn wrong<T: DeserializeOwned>(whole: &Value) -> Option<(Vec<Step>, String)> {
     let refusal =
         |value: Value| T::deserialize(value).err().map(|error| error.message().to_owned());
@@ -209,8 +210,8 @@ fn words(message: &str, path: &[Step], value: &Value) -> String {
     }
 }
 
-/// Returns a message behind the name that was probably meant, where it names one that is not known
-/// and those that are.
+/// Returns a message with a question for the name that was probably meant before it, if the message
+/// lists an unknown name and the known ones.
 fn suggested(message: &str) -> String {
     let unknown = ["unknown field `", "unknown variant `"];
     let rest = unknown.iter().find_map(|begin| message.strip_prefix(begin));
@@ -224,7 +225,7 @@ fn missing_field(message: &str) -> Option<&str> {
     message.strip_prefix("missing field `")?.strip_suffix('`')
 }
 
-/// Returns a path as it is written in files: `policies[0].budgets`, of the first as 1.
+/// Returns a path as text, such as `policies[0].budgets`; lists are counted from 0.
 fn shown(path: &[Step]) -> String {
     path.iter().fold(String::new(), |all, step| match step {
         Step::Key(key) if all.is_empty() => key.clone(),
@@ -255,7 +256,7 @@ fn at<'a>(value: &'a Value, path: &[Step]) -> Option<&'a Value> {
     path.iter().try_fold(value, here_at)
 }
 
-/// Returns the whole with a change to what stands at the path.
+/// Returns a copy of the whole with a change to the value at the path.
 fn with(whole: &Value, path: &[Step], change: &dyn Fn(&mut Value)) -> Value {
     let mut whole = whole.clone();
     let place = path.iter().try_fold(&mut whole, |value, step| match step {
@@ -328,7 +329,7 @@ fn excerpt(text: &str, (line, column): (usize, usize)) -> String {
     format!(", in `{begin}{}{end}`", part.trim())
 }
 
-/// Returns the beginning of a text that is long.
+/// Returns a text, cut to its beginning if it is long.
 fn cut(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -336,8 +337,8 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// Returns a message on one line, without the middle of one that is long: what a file holds may
-/// stand in it, and lists of all names at its end.
+/// Returns a message on one line, without its middle if it is long. It may quote a file, and may
+/// end with a list of all names.
 fn shortened(message: &str) -> String {
     let message = message.trim_end().replace('\n', ": ");
     let (count, whole) = (message.chars().count(), 8 * SHOWN);

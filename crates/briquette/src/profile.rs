@@ -19,7 +19,7 @@ pub struct Profile {
     /// Prompts, lengths, seed and date of the measurement, for people.
     pub made: String,
     /// Fingerprint of the checkpoint it was made from: of configuration, tokenizer and all weights.
-    /// The caller compares it; absent where nobody said.
+    /// The caller compares it; absent if it was not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
     /// Shape of the model's cache. A cache of another shape refuses the profile.
@@ -33,7 +33,7 @@ pub struct Profile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queries: Option<QueryStatistics>,
     /// Pattern of sparse attention of each query head, by MInference's search,
-    /// `[layers][query_heads]`; absent where nobody searched.
+    /// `[layers][query_heads]`; absent without a search.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patterns: Option<Vec<Vec<HeadPattern>>>,
 }

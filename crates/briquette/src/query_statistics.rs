@@ -9,18 +9,18 @@ use crate::CacheShape;
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct QueryStatistics {
     /// Direction that the queries of a head share (Q-Filter): the first right singular vector of
-    /// the queries, positions encoded, turned so that they point along it on average; the mean over
-    /// the query heads that share a kv head. `[layers][kv_heads][head_dim]`.
+    /// the queries, positions encoded, turned so that they point along it on average. It is the
+    /// mean over the query heads that share a kv head: `[layers][kv_heads][head_dim]`.
     pub directions: Vec<Vec<Vec<f64>>>,
     /// Mean query before its position is encoded (TriAttention): `[layers][query_heads][head_dim]`.
     pub means: Vec<Vec<Vec<f64>>>,
     /// Mean length of each pair of channels that a rotary embedding turns together, channel c with
     /// channel c + head_dim / 2 (TriAttention): `[layers][query_heads][head_dim / 2]`.
     pub lengths: Vec<Vec<Vec<f64>>>,
-    /// Distance that a head looks back (DuoAttention, on the fly): the mean query and the mean key
-    /// of a text, each repeated 500 times and encoded; the area under the cumulated attention of
-    /// the last query, from 0 (the last token alone) to 1 (the first). The mean over the group,
-    /// `[layers][kv_heads]`.
+    /// Distance that a head looks back (DuoAttention, on the fly). The mean query and the mean key
+    /// of a text are each repeated 500 times and encoded; the distance is the area under the
+    /// cumulated attention of the last query, from 0 (the last token alone) to 1 (the first). The
+    /// mean over the group, `[layers][kv_heads]`.
     pub reach: Vec<Vec<f64>>,
 }
 

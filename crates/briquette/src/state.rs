@@ -1,4 +1,4 @@
-//! The state of a cache that a decode step changes, for those who record a step and replay it.
+//! The state of a cache that a decode step changes, for callers that record a step and replay it.
 
 use burn::tensor::{Int, Tensor};
 
@@ -27,28 +27,28 @@ pub enum StateTensor<'a> {
 
 /// Visits the state of a cache, always in the same order.
 pub trait StateVisitor {
-    /// A tensor that lives from one step to the next.
+    /// Visits a tensor that lives from one step to the next.
     fn tensor(&mut self, tensor: StateTensor<'_>);
 
-    /// A number on the host that decides what a step launches.
+    /// Visits a number on the host that decides what a step launches.
     fn number(&mut self, number: usize);
 
-    /// A list of such numbers.
+    /// Visits a list of such numbers.
     fn numbers(&mut self, numbers: &[usize]) {
         self.number(numbers.len());
         numbers.iter().for_each(|&number| self.number(number));
     }
 }
 
-/// A cache whose decode steps can be captured and replayed, as the crate `briquette-graph` does. A
-/// cache that is told of steps that were not replayed counts wrongly.
+/// Cache whose decode steps can be captured and replayed, as the crate `briquette-graph` does. Tell
+/// it only of steps that were replayed: otherwise it counts wrongly.
 pub trait Replay {
-    /// Visits all that a decoded token changes, except the number of tokens seen, which every step
-    /// counts on.
+    /// Visits all that a decoded token changes, except the number of tokens seen, which grows in
+    /// every step.
     ///
-    /// A step that leaves all numbers as they were makes the same launches as the step before, on
-    /// tensors that hold other numbers: recorded once, it can be replayed, if its results go where
-    /// the tensors were.
+    /// A step that leaves all visited numbers as they were makes the same launches as the step
+    /// before, on tensors with new contents. Recorded once, it can be replayed, if its results are
+    /// written to where the tensors were.
     ///
     /// # Errors
     /// [`Error::Stage`](crate::Error::Stage) for stages that are not
@@ -59,21 +59,21 @@ pub trait Replay {
     /// [`Error::PromptUnfinished`](crate::Error::PromptUnfinished).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()>;
 
-    /// The reason why the host says something else at many tokens, so that all steps must be
-    /// launched; `None` if there is none.
-    fn launched_because(&self) -> Option<&'static str> {
+    /// Why steps of this cache cannot be replayed; `None` if they can.
+    fn fallback_reason(&self) -> Option<&'static str> {
         None
     }
 
-    /// The kind of the next decoded token: those that end a local window move its sums, and are of
-    /// another kind. `None` for a token that is unlike others, since tokens are packed with it
-    /// (KIVI, FP8), or a cache is compressed that is not at every token, or [all
-    /// are](Self::launched_because): its step must be launched. Packing leaves tensors where they
-    /// lie.
+    /// Returns the kind of the next decoded token. A token that ends a local window moves the
+    /// window's sums, and is of another kind.
+    ///
+    /// `None` if the step of the token must be launched. Then a store packs tokens with it (KIVI,
+    /// FP8), a cache that does not compress at every token compresses at it, or [no
+    /// step](Self::fallback_reason) can be replayed. Packing leaves tensors where they are.
     fn step_kind(&mut self) -> Option<u64>;
 
-    /// Counts a decoded token that a replayed step has written. All tensors are taken to be those
-    /// the step has made.
+    /// Counts a decoded token that a replayed step has written. It takes all tensors to be those
+    /// that the step has made.
     ///
     /// # Errors
     /// [`Error::PositionOverflow`](crate::Error::PositionOverflow) for a token beyond the positions
@@ -91,9 +91,10 @@ pub trait Replay {
     /// Lets the host count again.
     fn end_device_indexing(&mut self);
 
-    /// Tokens that there still is room for since [device indexing
-    /// began](Self::begin_device_indexing), 0 if it has not; `None` for a cache that cannot,
-    /// compresses in decoding, or encodes positions anew in every call.
+    /// Number of tokens that still have room since [device indexing
+    /// began](Self::begin_device_indexing), 0 if it has not; `None` for a cache whose columns the
+    /// host must count, or that counts positions anew in every call. A cache that compresses at
+    /// every token counts its free slots instead.
     fn open_columns(&mut self) -> Option<usize>;
 
     /// Prepares positions below `end`: tables of position encodings reach that far from now on, or
@@ -101,8 +102,11 @@ pub trait Replay {
     fn prepare_positions(&mut self, end: usize);
 }
 
-pub(crate) fn visit_tracks(tracks: &mut AttentionStatistics, visitor: &mut dyn StateVisitor) {
-    if let Some(stacked) = tracks.stacked_mut() {
+pub(crate) fn visit_statistics(
+    statistics: &mut AttentionStatistics,
+    visitor: &mut dyn StateVisitor,
+) {
+    if let Some(stacked) = statistics.stacked_mut() {
         visitor.tensor(StateTensor::Float3(stacked));
     }
 }

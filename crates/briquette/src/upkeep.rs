@@ -12,12 +12,12 @@ const CALLS: usize = 32;
 /// memory up now and then.
 ///
 /// CubeCL 0.11 keeps the shapes and numbers of the last 4 096 different launches of a stream in
-/// buffers on the device, and goes through all buffers of a page at each small allocation. Prompts
-/// of many lengths and caches that grow fill it, and a launch takes several times as long. A
-/// clean-up empties it. Clones count together.
+/// buffers on the device, and searches all buffers of a page at each small allocation. Prompts of
+/// many lengths and caches that grow fill it, and a launch takes several times as long. A clean-up
+/// empties it. Clones count together.
 ///
-/// A loop of one's own calls it once per call of the model, but not from where a step is made
-/// ready to be recorded to where its recording is dropped.
+/// Your own loop calls it once per call of the model, but not between making a step ready to be
+/// recorded and dropping its recording.
 #[derive(Clone, Debug, Default)]
 pub struct Upkeep(Arc<AtomicUsize>);
 

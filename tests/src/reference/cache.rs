@@ -5,7 +5,7 @@ use super::margin::Margin;
 use super::method::{Method, Positions};
 use super::profile::Profile;
 use super::quantize::{Precision, Store};
-use super::score::{Score, chunk_attention, global_local};
+use super::score::{Score, ems, non_causal};
 use super::{Allocate, Head, allocate, reduce};
 
 /// Settings that stay the same while a cache lives.
@@ -176,7 +176,7 @@ impl ModelCache {
         self.in_prompt = true;
         let outputs = self.attend(layer, q, k, v);
         if let Score::GlobalLocal { window, .. } = self.settings.method.score {
-            global_local::after_prompt(self, layer, window);
+            ems::after_prompt(self, layer, window);
         }
         let every_chunk = self.settings.prefill == Prefill::EveryChunk;
         if last || every_chunk {
@@ -212,7 +212,7 @@ impl ModelCache {
         self.in_prompt = false;
         let outputs = self.attend(layer, q, k, v);
         if let Score::GlobalLocal { window, .. } = self.settings.method.score {
-            global_local::after_decoded(&mut self.layers[layer], window);
+            ems::after_decoded(&mut self.layers[layer], window);
         }
         self.layers[layer].decoded += 1;
         if self.settings.decode_every == Some(self.layers[layer].decoded) {
@@ -333,7 +333,7 @@ impl ModelCache {
             return;
         }
         if let Some(chunk) = self.settings.method.score.chunk() {
-            chunk_attention::before_compression(self, layer, chunk);
+            non_causal::before_compression(self, layer, chunk);
         }
         let mut margin = self.margin;
         let keep = allocate::keep(self, layer, &mut margin);

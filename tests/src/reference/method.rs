@@ -312,7 +312,7 @@ impl Method {
 
     /// Keeps tokens whose key and value are longer than their neighbours'.
     pub fn cur() -> Self {
-        Self { name: "cur", score: Score::Cur { window: 16 }, sinks: 4, ..Self::local_window() }
+        Self { name: "curdkv", score: Score::Cur { window: 16 }, sinks: 4, ..Self::local_window() }
     }
 
     /// Keeps keys that stand out of the space of the others.
@@ -322,10 +322,10 @@ impl Method {
     }
 
     /// Keeps what its own chunk attends to, before and after.
-    pub fn chunk_attention() -> Self {
+    pub fn non_causal() -> Self {
         let score = Score::Chunk { chunk: 256, pool: Some(Pool::Average(3)) };
         let positions = Positions::Written;
-        Self { name: "chunk-attention", score, positions, ..Self::compactor() }
+        Self { name: "non-causal", score, positions, ..Self::compactor() }
     }
 
     /// Both.

@@ -4,7 +4,7 @@ use briquette::{
     Budget, Policy,
     allocate::Preference,
     policy::Recent,
-    score::{Pool, WindowVariance},
+    score::{Cake, Pool},
 };
 use serde::Deserialize;
 
@@ -39,8 +39,8 @@ fn cake_of_its_authors() {
         let Params { cache_size, window_size: window, tau1, tau2, gamma } = case.params;
         let policy = Policy::cake(Budget::Tokens(cache_size))
             .with_recent(Recent::Tokens(window))
-            .with_score(WindowVariance { window, gamma, pool: Some(Pool::avg(5)) })
-            .with_allocate(Preference { window, tau1, tau2 });
+            .with_scorer(Cake { window, gamma, pool: Some(Pool::avg(5)) })
+            .with_allocator(Preference { window, tau1, tau2 });
         let compressed = Compressed::new(&policy, &case.prompt.tokens);
 
         for (layer, expected) in case.preferences.iter().enumerate() {

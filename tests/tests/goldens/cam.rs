@@ -176,7 +176,7 @@ impl Reducer for Recording {
         let eviction = Eviction {
             before: one_set(&before.positions),
             after: one_set(&after.positions),
-            attention: heads(&before.tracks.get(Statistic::Sums).unwrap()),
+            attention: heads(&before.statistics.get(Statistic::Sums).unwrap()),
             values_before: heads(&before.values),
             values_after: heads(&after.values),
         };
@@ -224,13 +224,14 @@ fn decode(case: &Case) -> Decoded {
     let policy = Policy::custom("cam", Budget::Tokens(target_size), OneSet(evicts))
         .with_sinks(n_sink)
         .with_recent(recent)
-        .with_reduce(Recording { merge, evictions: Arc::clone(&evictions) })
+        .with_reducer(Recording { merge, evictions: Arc::clone(&evictions) })
         .with_schedule(Schedule::decode_only(case.params.compression_interval));
     let mut cache = model.cache(policy).unwrap();
     let (prompt, decoded) = case.tokens.split_at(case.n_prompt);
     prefill(model, &[prompt], &mut cache, None).unwrap();
-    let of_layer =
-        |layer| heads(&cache.entries(layer).unwrap().unwrap().tracks.get(Statistic::Sums).unwrap());
+    let of_layer = |layer| {
+        heads(&cache.entries(layer).unwrap().unwrap().statistics.get(Statistic::Sums).unwrap())
+    };
     let of_prompt = (0..layers).map(of_layer).collect();
     for &token in decoded {
         feed(token, &mut cache);
@@ -341,7 +342,7 @@ impl Reducer for Elsewhere {
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> briquette::Result<Reduced> {
         let mut entries = Entries::clone(view.entries);
         entries.positions = entries.positions.clone().add_scalar(self.position);
-        entries.tracks = std::mem::take(&mut entries.tracks).map(|track| {
+        entries.statistics = std::mem::take(&mut entries.statistics).map(|track| {
             let [batch, heads, columns] = track.dims();
             let rest = track.ones_like().narrow(2, 1, columns - 1);
             Tensor::cat(
@@ -364,7 +365,7 @@ fn draws_of_cam() {
         for (off, merged) in [(-0.5, false), (0.5, true)] {
             let attention = ((f64::from(number) + off) / f64::from(cam.modulus)) as f32;
             let policy = Policy::custom("draw", Budget::Tokens(2), OneSet(Evicts::Recency))
-                .with_reduce(Elsewhere { layer, position, attention });
+                .with_reducer(Elsewhere { layer, position, attention });
             let heads_of_cache = 8;
             let shape = CacheShape {
                 layers: 1,

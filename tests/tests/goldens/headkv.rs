@@ -113,7 +113,7 @@ fn policy(params: &Params, profile: Arc<Profile>) -> Policy {
     Policy::headkv(Budget::Tokens(params.base_capacity))
         .with_window(params.window_size)
         .with_pool(Pool::avg(params.kernel_size))
-        .with_allocate(HeadProfile { beta: params.beta, by: HeadScoreKind::Headkv })
+        .with_allocator(HeadProfile { beta: params.beta, by: HeadScoreKind::Headkv })
         .with_profile(profile)
 }
 
@@ -211,7 +211,7 @@ fn adakv_in_headkv() {
         let policy = Policy::adakv(Budget::Tokens(base_capacity))
             .with_window(window_size)
             .with_pool(Pool::avg(kernel_size))
-            .with_allocate(HeadAdaptive { floor, ..Default::default() });
+            .with_allocator(HeadAdaptive { floor, ..Default::default() });
         let kept = Compressed::new(&policy, &case.tokens).counts();
         assert_eq!(kept, case.kept_per_head_here, "{place}");
         assert_eq!(kept == case.kept_per_head, case.agrees, "{place}");
@@ -227,7 +227,7 @@ fn pyramid_in_headkv() {
         let PyramidParams { max_capacity_prompt, window_size, beta } = case.params;
         let policy = Policy::pyramidkv(Budget::Tokens(max_capacity_prompt))
             .with_window(window_size)
-            .with_allocate(Pyramid { beta });
+            .with_allocator(Pyramid { beta });
         let layers = case.kept_per_layer_here.len();
         let shape = CacheShape { layers, query_heads: 1, kv_heads: 1, head_dim: 2 };
         let kept = counts_of_length(policy, shape, case.n_tokens).concat();

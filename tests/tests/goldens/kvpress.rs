@@ -116,7 +116,7 @@ fn pyramid_of_kvpress() {
         let policy = Policy::pyramidkv(Budget::Tokens(case.budget))
             .with_window(window_size)
             .with_pool(Pool::avg(kernel_size))
-            .with_allocate(Pyramid { beta: case.beta_here });
+            .with_allocator(Pyramid { beta: case.beta_here });
         let layers = case.kept_per_layer_here.len();
         let shape = CacheShape { layers, query_heads: 1, kv_heads: 1, head_dim: 2 };
         let kept = counts_of_length(policy.clone(), shape, case.n_tokens).concat();
@@ -161,7 +161,7 @@ fn adakv_of_kvpress() {
         let policy = Policy::adakv(Budget::Tokens(case.budget))
             .with_window(window_size)
             .with_pool(Pool::avg(kernel_size))
-            .with_allocate(HeadAdaptive { floor: alpha_safeguard, ..Default::default() });
+            .with_allocator(HeadAdaptive { floor: alpha_safeguard, ..Default::default() });
 
         let compressed = Compressed::new(&policy, &prompt.tokens);
         for heads in compressed.counts() {

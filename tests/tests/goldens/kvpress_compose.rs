@@ -1,6 +1,6 @@
 //! The tokens that kvpress's KVComposePress keeps.
 
-use briquette::{Budget, Policy, score::RereadAttention};
+use briquette::{Budget, Policy, score::KvCompose};
 use briquette_models::{Instruction, Tokenizer, prefill, reconstruct};
 use serde::Deserialize;
 
@@ -33,11 +33,9 @@ fn composites_of_kvpress() {
     let instruction = Instruction::new(&tokenizer).unwrap();
     for case in cases::<Case>("kvpress_compose.json", 3) {
         let tokens = &case.prompt.tokens;
-        let score = RereadAttention {
-            layer_mean: case.params.add_mean_across_heads,
-            ..RereadAttention::default()
-        };
-        let policy = Policy::kvcompose(Budget::Tokens(case.n_kept)).with_score(score);
+        let score =
+            KvCompose { layer_mean: case.params.add_mean_across_heads, ..KvCompose::default() };
+        let policy = Policy::kvcompose(Budget::Tokens(case.n_kept)).with_scorer(score);
         let mut cache = model().cache(policy).unwrap();
         prefill(model(), &[tokens], &mut cache, None).unwrap();
         assert!(reconstruct(model(), &[tokens], &mut cache, &instruction).unwrap());

@@ -46,7 +46,7 @@ fn gated_chunks_of_kvpress() {
             press => panic!("no scorer for the press {press}"),
         };
         let policy = Policy::knorm(Budget::Tokens(case.n_kept));
-        let policy = policy.with_score(EntropyGated { length, few, of });
+        let policy = policy.with_scorer(EntropyGated { length, few, of });
         let place =
             format!("{} {:?}, {} tokens", case.press, case.params, case.prompt.tokens.len());
         Compressed::new(&policy, &case.prompt.tokens).assert_kept(&case.prompt, &place);

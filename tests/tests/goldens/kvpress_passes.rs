@@ -4,7 +4,7 @@ use briquette::{
     Budget, Policy, Schedule,
     allocate::{AboveThreshold, HeadAdaptive, LayerRatios, LazyLayers},
     policy::{PositionMode, Recent},
-    score::{BlockWise, KeyDiff, Knorm, ReconstructionAttention},
+    score::{BlockWise, KeyDiff, Knorm, KvZip},
 };
 use briquette_models::{Instruction, Tokenizer, prefill, reconstruct};
 use serde::Deserialize;
@@ -80,19 +80,17 @@ fn policy(case: &Case) -> Policy {
     let (params, budget) = (&case.params, Budget::Tokens(case.n_kept));
     match case.press.as_str() {
         "kvzip" => {
-            let score = ReconstructionAttention {
-                tokens: params.chunk_size,
-                normalize: params.kvzip_plus_normalization,
-            };
-            let policy = Policy::kvzip(budget).with_sinks(params.n_sink).with_score(score);
+            let score =
+                KvZip { tokens: params.chunk_size, normalize: params.kvzip_plus_normalization };
+            let policy = Policy::kvzip(budget).with_sinks(params.n_sink).with_scorer(score);
             match params.layerwise {
-                true => policy.with_allocate(HeadAdaptive { floor: 0.0, ..Default::default() }),
+                true => policy.with_allocator(HeadAdaptive { floor: 0.0, ..Default::default() }),
                 false => policy,
             }
         }
         "simlayerkv" => Policy::simlayerkv(budget)
             .with_sinks(params.n_initial)
-            .with_allocate(LazyLayers { threshold: params.lazy_threshold, window: params.n_last }),
+            .with_allocator(LazyLayers { threshold: params.lazy_threshold, window: params.n_last }),
         wrapper => {
             let of = case.of.as_deref();
             let inside = match of {
@@ -103,16 +101,16 @@ fn policy(case: &Case) -> Policy {
             let inside = inside.with_schedule(Schedule::prefill_only());
             match (wrapper, of) {
                 ("block", Some("keydiff")) => {
-                    inside.with_score(BlockWise::of(params.block_size, KeyDiff {}))
+                    inside.with_scorer(BlockWise::of(params.block_size, KeyDiff {}))
                 }
-                ("block", _) => inside.with_score(BlockWise::of(params.block_size, Knorm {})),
+                ("block", _) => inside.with_scorer(BlockWise::of(params.block_size, Knorm {})),
                 ("dms", _) => inside
                     .with_budget(Budget::Ratio(1.0))
                     .with_recent(Recent::Tokens(params.sliding_window_size))
-                    .with_allocate(AboveThreshold { threshold: params.threshold }),
+                    .with_allocator(AboveThreshold { threshold: params.threshold }),
                 ("per_layer", _) => {
                     let ratios = params.compression_ratios.iter().map(|gone| 1.0 - gone).collect();
-                    inside.with_allocate(LayerRatios { ratios })
+                    inside.with_allocator(LayerRatios { ratios })
                 }
                 ("rerotation", _) => inside.with_positions(PositionMode::InCache),
                 (press, _) => panic!("no policy for the press {press}"),

@@ -7,8 +7,8 @@ use briquette::{
     allocate::HeadAdaptive,
     policy::Recent,
     score::{
-        CapKv, ChunkAttention, ChunkKv, Compactor, CriticalKv, CurDkv, ExpectedAttention, HeadMean,
-        KeyDiff, Knorm, LagKv, Leverage, Pool, WindowAttention,
+        CapKv, ChunkKv, Compactor, CriticalKv, CurDkv, ExpectedAttention, HeadMean, KeyDiff, Knorm,
+        LagKv, Leverage, NonCausal, Pool, WindowAttention,
     },
 };
 use serde::Deserialize;
@@ -78,7 +78,7 @@ fn policy(case: &Case) -> Policy {
     let params = &case.params;
     let budget = Budget::Tokens(case.n_kept);
     let leverage = Leverage { sketch: params.sketch_dimension, ..Leverage::default() };
-    let attention = ChunkAttention { chunk: params.chunk_size, pool: Some(Pool::avg(3)) };
+    let attention = NonCausal { chunk: params.chunk_size, pool: Some(Pool::avg(3)) };
     let future = params.n_future_positions;
     let policy = match case.press.as_str() {
         "snapkv" => Policy::snapkv(budget)
@@ -86,18 +86,18 @@ fn policy(case: &Case) -> Policy {
             .with_pool(Pool::avg(params.kernel_size)),
         "knorm" => Policy::knorm(budget),
         "keydiff" => Policy::keydiff(budget),
-        "lagkv" => Policy::lagkv(budget).with_score(LagKv { lag: params.lag_size }),
-        "cur" => Policy::cur(budget).with_score(CurDkv { window: params.local_window_size }),
-        "leverage" => Policy::leverage(budget).with_score(leverage),
-        "chunk_attention" => Policy::chunk_attention(budget).with_score(attention),
-        "compactor" => Policy::compactor(budget).with_score(Compactor {
+        "lagkv" => Policy::lagkv(budget).with_scorer(LagKv { lag: params.lag_size }),
+        "curdkv" => Policy::curdkv(budget).with_scorer(CurDkv { window: params.local_window_size }),
+        "leverage" => Policy::leverage(budget).with_scorer(leverage),
+        "chunk_attention" => Policy::non_causal(budget).with_scorer(attention),
+        "compactor" => Policy::compactor(budget).with_scorer(Compactor {
             leverage,
             attention,
             blend: params.blending,
         }),
         "expected_attention" => Policy::expected_attention(budget)
-            .with_score(ExpectedAttention { future, epsilon: params.epsilon }),
-        "capkv" => Policy::capkv(budget).with_score(CapKv { tau: params.tau, future }),
+            .with_scorer(ExpectedAttention { future, epsilon: params.epsilon }),
+        "capkv" => Policy::capkv(budget).with_scorer(CapKv { tau: params.tau, future }),
         press => panic!("no policy for the press {press}"),
     };
     let policy = policy
@@ -105,15 +105,15 @@ fn policy(case: &Case) -> Policy {
         .with_recent(Recent::Tokens(params.window_size))
         .with_schedule(Schedule::prefill_only());
     let policy = match params.alpha_safeguard {
-        Some(floor) => policy.with_allocate(HeadAdaptive { floor, ..Default::default() }),
+        Some(floor) => policy.with_allocator(HeadAdaptive { floor, ..Default::default() }),
         None => policy,
     };
     let of = || around(&case.press, params);
     if let Some(length) = params.chunk_length {
-        return policy.with_score(ChunkKv { length, of: of() });
+        return policy.with_scorer(ChunkKv { length, of: of() });
     }
     match params.first_stage_ratio {
-        Some(first) => policy.with_score(CriticalKv { first, epsilon: 1e-4, of: of() }),
+        Some(first) => policy.with_scorer(CriticalKv { first, epsilon: 1e-4, of: of() }),
         None => policy,
     }
 }

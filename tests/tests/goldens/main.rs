@@ -138,7 +138,7 @@ impl Compressed {
     fn new(policy: &Policy, tokens: &[u32]) -> Self {
         let scores = Arc::default();
         let recording = Recording { policy: policy.clone(), scores: Arc::clone(&scores) };
-        let mut cache = model().cache(policy.clone().with_score(recording)).unwrap();
+        let mut cache = model().cache(policy.clone().with_scorer(recording)).unwrap();
         prefill(model(), &[tokens], &mut cache, None).unwrap();
         let scores = scores.lock().unwrap().clone();
         Self { cache, scores, tokens: tokens.len() }

@@ -32,7 +32,7 @@ fn play(policy: &Policy, device: &Device, beside: impl Fn(&Tensor<2>) + Sync) ->
         let found = given(steps.tokens(), steps.logits().unwrap(), steps.cache());
         compare(&found, launched, policy.schedule().decode_every.is_none(), &what);
     }
-    assert_eq!(steps.dropped() > 0, steps.launched_because().is_some_and(|why| why != FLEX));
+    assert_eq!(steps.dropped() > 0, steps.fallback_reason().is_some_and(|why| why != FLEX));
     (steps.replayed(), steps.dropped())
 }
 

@@ -196,7 +196,7 @@ fn play_of(model: &Model, policy: &Policy, steps: usize, device: &Device, what: 
     let found = Played {
         replayed: graph.replayed(),
         dropped: graph.dropped(),
-        why: graph.launched_because().map(str::to_owned),
+        why: graph.fallback_reason().map(str::to_owned),
     };
     // The host counts again, from where the device has come to.
     drop(graph);
@@ -434,7 +434,7 @@ fn steps_of_a_model_are_replayed() {
             let what = format!("{}, {}", policy.name(), backend.name);
             assert_eq!(replayed, launched, "{what}");
             let some = steps.replayed() >= 6;
-            assert_eq!(some, backend.name != "flex", "{what}: {:?}", steps.launched_because());
+            assert_eq!(some, backend.name != "flex", "{what}: {:?}", steps.fallback_reason());
         }
     }
 }

@@ -111,7 +111,7 @@ fn another_thread_does_not_come_between() {
                 let found = given(steps.tokens(), steps.logits().unwrap(), steps.cache());
                 assert_eq!(&found, alone, "{name}, step {number}");
             }
-            let why = steps.launched_because();
+            let why = steps.fallback_reason();
             assert_eq!(steps.dropped(), 0, "{name}: {why:?}");
             assert_eq!(steps.replayed() > 0, name != "flex", "{name}: {why:?}");
             // The other ends with the closure, which has the channels.

@@ -129,7 +129,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
             norms: table.norms.clone(),
             lengths: lengths.clone(),
             positions: table.positions.clone(),
-            tracks: Default::default(),
+            statistics: Default::default(),
         })
     };
     let case = table.case("regroup/step", 11 * tokens + clusters);

@@ -79,7 +79,7 @@ fn random_entries(bench: &Bench, count: usize) -> Entries {
         keys: noise(),
         values: noise(),
         positions: positions.reshape([1, 1, count]).repeat(&[1, HEADS, 1]),
-        tracks: AttentionStatistics::default(),
+        statistics: AttentionStatistics::default(),
         clustering: None,
     }
 }

@@ -124,7 +124,7 @@ struct Report {
     steps: usize,
     steps_replayed: usize,
     /// The reason why steps were launched that might have been replayed.
-    launched_because: Option<String>,
+    fallback_reason: Option<String>,
     cache: CacheReport,
     memory: Memory,
 }
@@ -306,7 +306,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         },
         steps,
         steps_replayed: replayed,
-        launched_because: timing.launched_because.clone(),
+        fallback_reason: timing.fallback_reason.clone(),
         cache: CacheReport {
             tokens_seen: cache.tokens_seen().first().copied().unwrap_or(0),
             tokens_kept: layers
@@ -351,7 +351,7 @@ impl Report {
             held_of_full,
         } = &self.cache;
         let most = tokens_kept.iter().max().copied().unwrap_or(0);
-        let why = self.launched_because.as_ref().map(|why| format!(": {why}"));
+        let why = self.fallback_reason.as_ref().map(|why| format!(": {why}"));
         let recorded = match (self.steps_replayed, why) {
             (0, None) => String::new(),
             (replayed, why) => format!(

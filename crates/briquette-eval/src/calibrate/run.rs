@@ -351,7 +351,7 @@ impl Calibration<'_> {
             patterns: None,
         };
         Policy::compresskv(Budget::Tokens(errors::CACHE))
-            .with_allocate(Uniform {})
+            .with_allocator(Uniform {})
             .with_profile(Arc::new(profile))
     }
 

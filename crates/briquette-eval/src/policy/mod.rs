@@ -7,6 +7,6 @@ mod text;
 mod written;
 
 pub use named::NamedPolicy;
-pub(crate) use text::{from_file, method};
+pub(crate) use text::method;
 pub use text::{inputs, is_file, parse, read, split};
 pub use written::{AMPLE, Written};

@@ -1,16 +1,9 @@
 use std::path::{Path, PathBuf};
 
-use briquette::{Budget, Error as Refusal, Policy, nearest::did_you_mean, policy::PolicyFile};
+use briquette::{Budget, Error as Refusal, Policy, nearest::did_you_mean};
 
 use super::{named::NamedPolicy, written::Written};
-use crate::{Error, Result, files, warnings};
-
-/// Reads a policy file, and keeps its [warnings].
-pub(crate) fn from_file(path: &Path) -> Result<Policy> {
-    let PolicyFile { policy, warnings, .. } = PolicyFile::read(path)?;
-    warnings::add(warnings);
-    Ok(policy)
-}
+use crate::{Error, Result, files};
 
 /// Reads `NAME`, `FILE.toml` or `FILE.json`, each with `:key=value` behind it for what is changed.
 /// The keys are those of the policy file; a key that stands there once needs no path:
@@ -23,7 +16,7 @@ pub fn parse(text: &str) -> Result<Written> {
     let (label, base) = match is_file(origin) {
         true => {
             let path = Path::new(origin);
-            (files::stem(path) + &text[origin.len()..], from_file(path)?)
+            (files::stem(path) + &text[origin.len()..], Policy::from_file(path)?)
         }
         false => {
             let fail = |reason| Error::PolicyText { text: text.into(), reason };

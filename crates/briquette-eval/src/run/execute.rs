@@ -67,9 +67,9 @@ impl Runner {
 /// A unit that failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// Which.
+    /// The unit that failed.
     pub key: Key,
-    /// Why.
+    /// The error it failed with.
     pub error: Error,
 }
 

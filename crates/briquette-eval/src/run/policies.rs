@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     Error, Result, files,
-    policy::{NamedPolicy, Written, from_file, is_file, method, split},
+    policy::{NamedPolicy, Written, is_file, method, split},
     prefix,
 };
 
@@ -136,7 +136,7 @@ impl PolicySpec {
                 let (name, own) = name.parts();
                 (method(name).map_err(|reason| self.error(&reason))?, own)
             }
-            (None, Some(file), None) => (from_file(file)?, Vec::new()),
+            (None, Some(file), None) => (Policy::from_file(file)?, Vec::new()),
             _ => return Err(self.error("a policy has either a `name`, a `file` or a `prefix`")),
         };
         let own = own.into_iter().chain(self.change.iter().map(String::as_str));

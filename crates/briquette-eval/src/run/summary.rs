@@ -38,7 +38,7 @@ pub struct Unavailable {
     pub policy: String,
     /// Its budget as text.
     pub budget: String,
-    /// Why.
+    /// Why it is unavailable.
     pub reason: String,
 }
 

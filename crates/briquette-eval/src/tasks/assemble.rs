@@ -9,7 +9,6 @@ use crate::{Error, Result};
 /// Text of an exact number of tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Hay {
-    /// Its tokens.
     pub(crate) tokens: Vec<u32>,
     /// The places between two of its pieces, both ends included, ascending.
     pub(crate) boundaries: Vec<usize>,
@@ -80,7 +79,6 @@ impl Hay {
 /// A context of text with things hidden in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hiding<'a> {
-    /// Name of the task, for errors.
     pub(crate) task: &'static str,
     /// Tokens of the context and of what comes behind it.
     pub(crate) length: usize,

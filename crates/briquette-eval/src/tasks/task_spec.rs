@@ -29,17 +29,41 @@ pub struct Labelled {
     pub task: Box<dyn Task>,
 }
 
-/// Tasks with their labels.
-pub(super) fn labelled<F: TaskSpec + 'static>(specs: &[F]) -> Vec<Labelled> {
-    let one = |spec: &F| Labelled {
-        label: spec.label(),
-        ask: spec.ask().to_vec(),
-        task: Box::new(spec.clone()),
-    };
-    specs.iter().map(one).collect()
+impl Labelled {
+    /// The task of a run file.
+    pub(super) fn of(spec: &(impl TaskSpec + 'static)) -> Self {
+        Self { label: spec.label(), ask: spec.ask().to_vec(), task: Box::new(spec.clone()) }
+    }
 }
 
-/// Takes relative paths as relative to `base`.
-pub(super) fn resolve<F: TaskSpec>(specs: &mut [F], base: &Path) {
-    specs.iter_mut().for_each(|spec| spec.resolve(base));
+/// Declares the tasks of a run file, of each family a list.
+macro_rules! families {
+    ($(#[$about:meta])* pub struct $all:ident {
+        $($(#[$family_about:meta])* pub $family:ident: Vec<$task:ty>,)*
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+        pub struct $all {
+            $($(#[$family_about])* pub $family: Vec<$task>,)*
+        }
+
+        impl $all {
+            /// All tasks, family by family.
+            pub fn tasks(&self) -> Vec<$crate::tasks::Labelled> {
+                let mut tasks = Vec::new();
+                $(tasks.extend(self.$family.iter().map($crate::tasks::Labelled::of));)*
+                tasks
+            }
+
+            /// Takes relative paths as relative to `base`, the folder of the run file.
+            pub fn resolve(&mut self, base: &::std::path::Path) {
+                $(for task in &mut self.$family {
+                    $crate::tasks::TaskSpec::resolve(task, base);
+                })*
+            }
+        }
+    };
 }
+
+pub(super) use families;

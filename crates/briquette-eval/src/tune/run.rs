@@ -128,7 +128,7 @@ pub struct Ranked {
 pub struct Refused {
     /// Its name in tables.
     pub label: String,
-    /// Why.
+    /// Why it is refused.
     pub reason: String,
     /// Bytes it keeps at the least, without spare room, over those of the full cache; `None` if it
     /// cannot be measured.

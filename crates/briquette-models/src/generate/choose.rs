@@ -17,7 +17,7 @@ pub(crate) struct Chooser {
 }
 
 impl Chooser {
-    /// For a row for each of these prompts.
+    /// Makes one row per prompt.
     ///
     /// # Errors
     /// [`Error::InvalidOption`].

@@ -46,7 +46,7 @@ pub struct Timing {
     /// Of these the steps that were replayed from a recording.
     pub replayed: usize,
     /// The reason why steps were launched that might have been replayed; `None` if there is none.
-    pub launched_because: Option<String>,
+    pub fallback_reason: Option<String>,
 }
 
 impl Timing {
@@ -211,7 +211,7 @@ fn decode<P: AsRef<[u32]>>(
         decode: prefilled.elapsed(),
         steps: calls,
         replayed: steps.replayed(),
-        launched_because: steps.launched_because(),
+        fallback_reason: steps.fallback_reason(),
     };
     Ok((rows, timing))
 }

@@ -67,11 +67,11 @@ impl<'a> Steps<'a> {
     }
 
     /// Why steps are launched that might be replayed; `None` if there is no reason.
-    pub(crate) fn launched_because(&self) -> Option<String> {
+    pub(crate) fn fallback_reason(&self) -> Option<String> {
         match self {
             Self::Launched { .. } => None,
             #[cfg(feature = "graph")]
-            Self::Recorded { steps, .. } => steps.launched_because().map(str::to_owned),
+            Self::Recorded { steps, .. } => steps.fallback_reason().map(str::to_owned),
         }
     }
 

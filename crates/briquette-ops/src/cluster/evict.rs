@@ -31,7 +31,7 @@ pub struct EvictClusterInput<'a> {
     /// Position of each token, −1 at columns without one, `[batch, kv_heads, tokens]`.
     pub positions: &'a mut Tensor<3, Int>,
     /// Attention statistics of each token, which are replaced, as wide as `positions`.
-    pub tracks: &'a mut AttentionStatistics,
+    pub statistics: &'a mut AttentionStatistics,
     /// Their new numbers, the new token's last, of the same kinds and heads, `tokens + 1` wide.
     pub counted: AttentionStatistics,
     /// Score of each token, the new one's last, `[batch, kv_heads, tokens + 1]`, f32.
@@ -173,9 +173,9 @@ struct Layer {
     padding_columns: Vec<i64>,
     /// The new statistics: of all columns, and of those that stay.
     counted: Vec<f32>,
-    tracks: Vec<f32>,
+    statistics: Vec<f32>,
     /// Kinds of statistics, and heads of each for a kv head.
-    statistics: [usize; 2],
+    kinds_and_group: [usize; 2],
 }
 
 /// Rows of clusters, and the keys and values that they have from now on.
@@ -225,8 +225,8 @@ impl Layer {
         let [batch, heads, tokens] = input.positions.dims();
         let counted =
             input.counted.stacked().map_or_else(|| Ok(Vec::new()), |x| INPUT.floats(x))?;
-        let tracks = vec![0.0; counted.len() / (tokens + 1) * tokens];
-        let statistics = match input.counted.stacked() {
+        let statistics = vec![0.0; counted.len() / (tokens + 1) * tokens];
+        let kinds_and_group = match input.counted.stacked() {
             None => [0, 1],
             Some(counted) => [counted.dims()[0] / batch, counted.dims()[1] / heads],
         };
@@ -245,13 +245,13 @@ impl Layer {
             tokens_by_cluster: vec![0; batch * heads * tokens],
             padding_columns: vec![0; batch * heads],
             counted,
-            tracks,
             statistics,
+            kinds_and_group,
         })
     }
 
     fn write(self, input: EvictClusterInput<'_>) {
-        let EvictClusterInput { keys, values, clustering, positions, tracks, .. } = input;
+        let EvictClusterInput { keys, values, clustering, positions, statistics, .. } = input;
         let device = positions.device();
         let ints = |x: Vec<i64>, like: &Tensor<3, Int>| {
             Tensor::from_data(TensorData::new(x, like.dims()), (&device, like.dtype()))
@@ -273,8 +273,8 @@ impl Layer {
             cluster_counts: std::mem::take(&mut clustering.cluster_counts),
             unclustered: std::mem::take(&mut clustering.unclustered),
         };
-        *tracks = std::mem::take(tracks).map(|tracks| {
-            let data = TensorData::new(self.tracks, tracks.dims());
+        *statistics = std::mem::take(statistics).map(|statistics| {
+            let data = TensorData::new(self.statistics, statistics.dims());
             Tensor::from_data(data, (&device, DType::F32))
         });
     }
@@ -427,12 +427,12 @@ impl Layer {
                 self.representatives[(head + 1) * height - rows + token.cluster] = column as i64;
             }
         }
-        let [kinds, group] = self.statistics;
+        let [kinds, group] = self.kinds_and_group;
         let (row, of_row) = (head / heads, head % heads);
         for number in 0..kinds * group {
             let of_kind = number / group * (lists / heads) + row;
             let list = (of_kind * heads + of_row) * group + number % group;
-            let to = &mut self.tracks[list * width..(list + 1) * width];
+            let to = &mut self.statistics[list * width..(list + 1) * width];
             let from = &self.counted[list * (width + 1)..(list + 1) * (width + 1)];
             to[..padding].fill(0.0);
             for (number, token) in to[padding..].iter_mut().zip(tokens) {

@@ -28,7 +28,7 @@ pub struct ReorderTokensInput<'a> {
     /// `[batch, kv_heads, columns]`
     pub positions: Tensor<3, Int>,
     /// Attention statistics of each token.
-    pub tracks: AttentionStatistics,
+    pub statistics: AttentionStatistics,
 }
 
 /// Metadata of the tokens that stay.
@@ -45,7 +45,7 @@ pub struct ReorderTokensOutput {
     /// 0 in no cluster.
     pub norms: Tensor<3>,
     /// 0 in no cluster.
-    pub tracks: AttentionStatistics,
+    pub statistics: AttentionStatistics,
 }
 
 /// Reorders by one gather after another.
@@ -59,7 +59,7 @@ pub(super) fn reorder_tokens(input: ReorderTokensInput<'_>) -> ReorderTokensOutp
         cluster_counts,
         ..
     } = input;
-    let ReorderTokensInput { rows, norms, lengths, positions, tracks, .. } = input;
+    let ReorderTokensInput { rows, norms, lengths, positions, statistics, .. } = input;
     let [batch, heads, width] = columns.dims();
     let device = columns.device();
     let cluster_of_token = clusters.gather(2, order.clone());
@@ -67,15 +67,15 @@ pub(super) fn reorder_tokens(input: ReorderTokensInput<'_>) -> ReorderTokensOutp
     let nothing = cluster_of_token.clone().lower_scalar(0);
     let norms = norms * lengths.gather(2, rows.clone());
     let norms = norms.gather(2, columns.clone()).mask_fill(nothing.clone(), 0.0);
-    let tracks = tracks.map(|tracks| {
-        let [rows, of_heads, _] = tracks.dims();
+    let statistics = statistics.map(|statistics| {
+        let [rows, of_heads, _] = statistics.dims();
         let like = |x: Tensor<3, Int>| {
             let x: Tensor<5, Int> = x.reshape([1, batch, heads, 1, width]);
             let all = x.expand([rows / batch, batch, heads, of_heads / heads, width]);
             all.reshape([rows, of_heads, width])
         };
         let nothing = like(nothing.clone().int()).bool();
-        tracks.gather(2, like(columns.clone())).mask_fill(nothing, 0.0)
+        statistics.gather(2, like(columns.clone())).mask_fill(nothing, 0.0)
     });
 
     // Where the columns of representatives have gone.
@@ -95,6 +95,6 @@ pub(super) fn reorder_tokens(input: ReorderTokensInput<'_>) -> ReorderTokensOutp
         cluster_of_token: cluster_of_token.clamp_min(0),
         representatives,
         norms: norms.cast(DType::F32),
-        tracks,
+        statistics,
     }
 }

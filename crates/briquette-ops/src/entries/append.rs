@@ -15,7 +15,7 @@ pub struct AppendInput<'a> {
     /// Position of each entry, `[batch, kv_heads, capacity]`.
     pub positions: &'a mut Tensor<3, Int>,
     /// Attention statistics of each entry, `capacity` wide. Those of the new token are zero.
-    pub tracks: &'a mut AttentionStatistics,
+    pub statistics: &'a mut AttentionStatistics,
     /// Keys of the new token, `[batch, kv_heads, 1, head_dim]`, of the type of `keys`.
     pub new_keys: Tensor<4>,
     /// Its values, `[batch, kv_heads, 1, head_dim]`, of the type of `values`.
@@ -41,20 +41,20 @@ pub enum AppendColumn<'a> {
 
 /// Writes the token: the reference of [`EntryOps::append`](super::EntryOps::append).
 pub(super) fn append(input: AppendInput<'_>) {
-    let AppendInput { keys, values, positions, tracks, .. } = input;
+    let AppendInput { keys, values, positions, statistics, .. } = input;
     let (new_keys, new_values, new_positions) =
         (input.new_keys, input.new_values, input.new_positions);
-    let zeros = tracks.stacked().map(|tracks| {
-        let [rows, heads, _] = tracks.dims();
-        Tensor::zeros([rows, heads, 1], (&tracks.device(), tracks.dtype()))
+    let zeros = statistics.stacked().map(|statistics| {
+        let [rows, heads, _] = statistics.dims();
+        Tensor::zeros([rows, heads, 1], (&statistics.device(), statistics.dtype()))
     });
     match input.column {
         AppendColumn::At(column) => {
             write(keys, new_keys, column);
             write(values, new_values, column);
             write(positions, new_positions, column);
-            if let (Some(tracks), Some(zeros)) = (tracks.stacked_mut(), zeros) {
-                write(tracks, zeros, column);
+            if let (Some(statistics), Some(zeros)) = (statistics.stacked_mut(), zeros) {
+                write(statistics, zeros, column);
             }
         }
         AppendColumn::Counted(counted) => {
@@ -62,8 +62,8 @@ pub(super) fn append(input: AppendInput<'_>) {
             write_at(keys, new_keys, &column);
             write_at(values, new_values, &column);
             write_at(positions, new_positions, &column);
-            if let (Some(tracks), Some(zeros)) = (tracks.stacked_mut(), zeros) {
-                write_at(tracks, zeros, &column);
+            if let (Some(statistics), Some(zeros)) = (statistics.stacked_mut(), zeros) {
+                write_at(statistics, zeros, &column);
             }
             counted.inplace(|counted| counted.add_scalar(1));
         }
@@ -76,12 +76,12 @@ pub(super) fn append(input: AppendInput<'_>) {
             let there_of_rows = there.clone().unsqueeze_dim::<4>(3);
             write_where(keys, new_keys, &there_of_rows);
             write_where(values, new_values, &there_of_rows);
-            if let (Some(tracks), Some(zeros)) = (tracks.stacked_mut(), zeros) {
-                let [rows, of_heads, _] = tracks.dims();
+            if let (Some(statistics), Some(zeros)) = (statistics.stacked_mut(), zeros) {
+                let [rows, of_heads, _] = statistics.dims();
                 let (kinds, group) = (rows / batch, of_heads / heads);
                 let there = there.clone().unsqueeze_dim::<4>(2).repeat_dim(2, group);
                 let there: Tensor<3, Bool> = there.reshape([batch, of_heads, capacity]);
-                write_where(tracks, zeros, &there.repeat_dim(0, kinds));
+                write_where(statistics, zeros, &there.repeat_dim(0, kinds));
             }
             write_where(positions, new_positions, &there);
         }

@@ -80,7 +80,7 @@ pub fn gather_entries(entries: Entries, selection: &Selection) -> Entries {
         keys: gather_rows(entries.keys, selection),
         values: gather_rows(entries.values, selection),
         positions: gather_positions(entries.positions, selection),
-        tracks: entries.tracks.map(|tracks| gather_scalars(tracks, selection)),
+        statistics: entries.statistics.map(|statistics| gather_scalars(statistics, selection)),
         clustering: None,
     }
 }

@@ -18,7 +18,7 @@ pub struct Entries {
     /// `[batch, kv_heads, columns]`; −1 is padding.
     pub positions: Tensor<3, Int>,
     /// Attention statistics of each token; new tokens have none.
-    pub tracks: AttentionStatistics,
+    pub statistics: AttentionStatistics,
     /// Clusters of tokens that share a row of keys and values; `None` if each has its own.
     pub clustering: Option<Clustering>,
 }
@@ -38,7 +38,7 @@ impl Entries {
             keys: Tensor::cat(vec![self.keys, keys], 2),
             values: Tensor::cat(vec![self.values, values], 2),
             positions: Tensor::cat(vec![self.positions, new.positions], 2),
-            tracks: self.tracks.widened(columns),
+            statistics: self.statistics.widened(columns),
             clustering: self.clustering.map(|clustering| clustering.followed_by(columns)),
         }
     }

@@ -31,8 +31,8 @@ pub struct AttentionStatistics {
 
 impl AttentionStatistics {
     /// Stacks statistics, each `[batch, heads, entries]`, all of one shape; each kind once.
-    pub fn new(tracks: impl IntoIterator<Item = (Statistic, Tensor<3>)>) -> Self {
-        let (kinds, numbers): (Vec<_>, Vec<_>) = tracks.into_iter().unzip();
+    pub fn new(statistics: impl IntoIterator<Item = (Statistic, Tensor<3>)>) -> Self {
+        let (kinds, numbers): (Vec<_>, Vec<_>) = statistics.into_iter().unzip();
         let stacked = stacked(numbers);
         Self { kinds, stacked }
     }
@@ -51,8 +51,8 @@ impl AttentionStatistics {
     }
 
     /// Returns one statistic, `[batch, heads, entries]`, if it is there.
-    pub fn get(&self, track: Statistic) -> Option<Tensor<3>> {
-        let place = self.kinds.iter().position(|kind| *kind == track)?;
+    pub fn get(&self, statistic: Statistic) -> Option<Tensor<3>> {
+        let place = self.kinds.iter().position(|kind| *kind == statistic)?;
         self.at(place)
     }
 
@@ -74,20 +74,20 @@ impl AttentionStatistics {
     /// Adds one statistic, `[batch, heads, entries]`. If it has fewer heads than the others, each
     /// of its heads is repeated for as many adjacent heads of theirs, as query heads share a kv
     /// head.
-    pub fn with(self, track: Statistic, numbers: Tensor<3>) -> Self {
+    pub fn with(self, statistic: Statistic, numbers: Tensor<3>) -> Self {
         let numbers = match &self.stacked {
             None => numbers,
             Some(stacked) => repeated(numbers, stacked.dims()[1]),
         };
-        Self::new(self.iter().chain([(track, numbers)]))
+        Self::new(self.iter().chain([(statistic, numbers)]))
     }
 
     /// Takes one statistic out: returns the others, in a buffer of their own, and a view of that
     /// one if it is there.
-    pub fn without(self, track: Statistic) -> (Self, Option<Tensor<3>>) {
-        let Some(taken) = self.get(track) else { return (self, None) };
+    pub fn without(self, statistic: Statistic) -> (Self, Option<Tensor<3>>) {
+        let Some(taken) = self.get(statistic) else { return (self, None) };
         let [batch, _, _] = taken.dims();
-        let places = (0..self.kinds.len()).filter(|&place| self.kinds[place] != track);
+        let places = (0..self.kinds.len()).filter(|&place| self.kinds[place] != statistic);
         let rows: Vec<i64> = places
             .flat_map(|place| place * batch..(place + 1) * batch)
             .map(|row| row as i64)
@@ -99,7 +99,7 @@ impl AttentionStatistics {
             stacked.select(0, rows)
         };
         let stacked = self.stacked.filter(|_| count > 0).map(copied);
-        let kinds = self.kinds.into_iter().filter(|kind| *kind != track).collect();
+        let kinds = self.kinds.into_iter().filter(|kind| *kind != statistic).collect();
         (Self { kinds, stacked }, Some(taken))
     }
 
@@ -158,10 +158,11 @@ impl AttentionStatistics {
 
     /// Appends zeros for `entries` more entries.
     pub fn widened(self, entries: usize) -> Self {
-        self.map(|tracks| {
-            let [rows, heads, _] = tracks.dims();
-            let none = Tensor::zeros([rows, heads, entries], (&tracks.device(), tracks.dtype()));
-            Tensor::cat(vec![tracks, none], 2)
+        self.map(|statistics| {
+            let [rows, heads, _] = statistics.dims();
+            let none =
+                Tensor::zeros([rows, heads, entries], (&statistics.device(), statistics.dtype()));
+            Tensor::cat(vec![statistics, none], 2)
         })
     }
 
@@ -228,10 +229,10 @@ mod tests {
         };
         let of = |x: Tensor<3>| x.try_into_vec_as::<f32>().unwrap();
         let all = [(Sums, numbers(0)), (Squares, numbers(10)), (Scores, numbers(20))];
-        for (track, first) in [(Sums, 0), (Squares, 10), (Scores, 20)] {
-            let (others, taken) = AttentionStatistics::new(all.clone()).without(track);
+        for (statistic, first) in [(Sums, 0), (Squares, 10), (Scores, 20)] {
+            let (others, taken) = AttentionStatistics::new(all.clone()).without(statistic);
             assert_eq!(of(taken.unwrap()), of(numbers(first)));
-            let expected = all.iter().filter(|(kind, _)| *kind != track);
+            let expected = all.iter().filter(|(kind, _)| *kind != statistic);
             let found: Vec<_> = others.iter().map(|(kind, x)| (kind, of(x))).collect();
             assert_eq!(found, expected.map(|(kind, x)| (*kind, of(x.clone()))).collect::<Vec<_>>());
         }

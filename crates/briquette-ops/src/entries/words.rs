@@ -8,8 +8,8 @@ pub fn words_of(numbers: usize, bits: u8) -> usize {
 }
 
 /// Packs numbers of so many bits, `[pages, rows, numbers]`, into 32-bit words, `[pages, rows,
-/// words]`, the first number in the lowest bits. Three bits are the words of two and those of one,
-/// so that none is wasted.
+/// words]`, the first number in the lowest bits. Numbers of 3 bits are stored as a plane of 2 bits
+/// followed by a plane of 1 bit, so that no bit is wasted.
 pub fn pack_words(levels: Tensor<3, Int>, bits: u8) -> Tensor<3, Int> {
     let levels = levels.cast(DType::I32);
     let mut below = 0;

@@ -26,7 +26,7 @@ pub struct EvictInput<'a> {
     /// [behind the others](SlotRows::Dense), `[batch, kv_heads, slots]` with the new token's.
     pub positions: &'a mut Tensor<3, Int>,
     /// Attention statistics of each entry, which are replaced, as wide as `positions`.
-    pub tracks: &'a mut AttentionStatistics,
+    pub statistics: &'a mut AttentionStatistics,
     /// Their new numbers, the new token's last, of the same kinds and heads, `columns + 1` wide.
     pub counted: AttentionStatistics,
     /// Score of each entry, the new token's last, `[batch, kv_heads, columns + 1]`, f32.
@@ -282,7 +282,7 @@ pub(super) struct Merged {
 
 /// Puts the new token where one goes, after that one was merged.
 pub(super) fn replace(input: EvictInput<'_>, place: &Place, merged: Option<&Merged>) {
-    let EvictInput { rows, positions, tracks, counted, .. } = input;
+    let EvictInput { rows, positions, statistics, counted, .. } = input;
     let [batch, heads, all] = place.dims;
     let lists = batch * heads;
     let last = (all - 1) as i64;
@@ -318,16 +318,16 @@ pub(super) fn replace(input: EvictInput<'_>, place: &Place, merged: Option<&Merg
         let left = positions.clone().narrow(2, 0, columns).mask_where(gone.clone(), new);
         positions.slice_assign([0..batch, 0..heads, 0..columns], left)
     });
-    let before = std::mem::take(tracks);
-    *tracks = before.zip(counted, |tracks, counted| {
-        let [rows, of_tracks, _] = counted.dims();
-        let (kinds, group) = (rows / batch, of_tracks / heads);
-        let shape = [rows, of_tracks, columns];
+    let before = std::mem::take(statistics);
+    *statistics = before.zip(counted, |statistics, counted| {
+        let [rows, of_statistics, _] = counted.dims();
+        let (kinds, group) = (rows / batch, of_statistics / heads);
+        let shape = [rows, of_statistics, columns];
         let gone: Tensor<5, Bool> = gone.reshape([1, batch, heads, 1, columns]);
         let gone = gone.expand([kinds, batch, heads, group, columns]).reshape(shape);
         let new = counted.clone().narrow(2, columns, 1).expand(shape);
         let left = counted.narrow(2, 0, columns).mask_where(gone, new);
-        tracks.slice_assign([0..rows, 0..of_tracks, 0..columns], left)
+        statistics.slice_assign([0..rows, 0..of_statistics, 0..columns], left)
     });
 }
 

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator};
 use crate::{LayerView, Result, check};
 
-/// Keeps the entries of each head that score at least `threshold`, and what is protected; at most
+/// Keeps the entries of each head that score at least `threshold`, and the protected ones, up to
 /// the budget. DMS (Łańcucki et al., 2025, [arXiv 2506.05345](https://arxiv.org/abs/2506.05345))
 /// evicts by this rule with trained decisions; here a score takes their place, as in DMSPress of
 /// kvpress.

@@ -21,7 +21,7 @@ pub trait Allocator: Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// Reports that it needs from the attention pass, besides those of the scorer.
+    /// Returns what the allocator needs from the attention pass, besides the scorer's request.
     fn observes(&self) -> AttentionRequest {
         AttentionRequest::nothing()
     }
@@ -44,7 +44,7 @@ pub trait Allocator: Any + Debug + Send + Sync {
 
     /// Whether budgets depend on [measurements](Self::measure) of other layers. Layers of a prompt
     /// are then compressed again as more of them arrive: entries are dropped step by step, or
-    /// merged once when the last layer has arrived.
+    /// merged once at the last layer.
     fn measures(&self) -> bool {
         false
     }
@@ -58,15 +58,17 @@ pub trait Allocator: Any + Debug + Send + Sync {
     }
 
     /// Whether every decode step launches the same kernels without reading from the device, so that
-    /// it can be captured and replayed. Where a budget grows with the tokens seen, it is asked
-    /// ahead for those to come: its numbers follow from budgets, tokens held and seen, and
-    /// measures, and not from the entries.
+    /// it can be captured and replayed.
+    ///
+    /// A capturable allocator works without the entries: its numbers follow from budgets, tokens
+    /// held and seen, and measures. Under a budget that grows with the tokens seen, it is asked
+    /// ahead for future tokens.
     fn is_capturable(&self) -> bool {
         false
     }
 
-    /// Whether its allocations sum to no more than the budget of all layers. One that keeps some
-    /// layers whole, whatever the budget, returns `false`.
+    /// Whether its allocations sum to no more than the budget of all layers. An allocator that
+    /// keeps some layers whole, whatever the budget, returns `false`.
     fn holds_budget(&self) -> bool {
         true
     }
@@ -89,8 +91,8 @@ pub trait Allocator: Any + Debug + Send + Sync {
     /// Any error of the allocator; the cache stays as it was.
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation>;
 
-    /// Allocates for all layers at once, where the scores of all are known before any is
-    /// compressed: after a second pass over the prompt.
+    /// Allocates for all layers at once, after a second pass over the prompt: the scores of all
+    /// layers are then known before any layer is compressed.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).

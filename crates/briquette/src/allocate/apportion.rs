@@ -1,9 +1,8 @@
 use crate::view::Bounds;
 
-/// Distributes `bounds.total` tokens in proportion to `weights`, each share within the bounds; the
-/// rest that a bound cuts off goes to the other shares in proportion. Returns whole numbers that
-/// sum to exactly the total, unless the bounds forbid it: then all are the minimum or all the
-/// maximum.
+/// Distributes `bounds.total` tokens in proportion to `weights`, each share within the bounds. What
+/// a bound cuts off goes to the other shares in proportion. Returns whole numbers that sum to
+/// exactly the total, unless the bounds forbid it: then all are the minimum or all the maximum.
 ///
 /// Rounding follows the largest remainders, the first of equal ones.
 pub(super) fn apportion(weights: &[f64], bounds: Bounds) -> Vec<usize> {
@@ -23,9 +22,9 @@ pub(super) fn apportion(weights: &[f64], bounds: Bounds) -> Vec<usize> {
 
 /// Factor by which the weights are multiplied to become shares that sum to the total.
 ///
-/// The sum of the shares is piecewise linear in the factor: a weight's share grows with it from
-/// where it leaves the least to where it reaches the most. So the factor is found by walking over
-/// these breakpoints in order.
+/// The sum of the shares is piecewise linear in the factor: each share grows from the minimum to
+/// the maximum between two breakpoints. The factor is found by walking over these breakpoints in
+/// order.
 fn factor(weights: &[f64], Bounds { total, least, most }: Bounds) -> f64 {
     let (total, least, most) = (total as f64, least as f64, most as f64);
     // The weights by size, the largest first: they leave the minimum, and reach the maximum, in

@@ -4,8 +4,8 @@ use super::{Allocation, Allocator};
 use crate::{LayerView, Result};
 
 /// Layer budgets by composite tokens: the best tokens of all heads of a layer form the first
-/// composite token, the second best the next, and those with the highest scores stay, whichever
-/// layer they are in. KVCompose (Akulov et al., 2025, [arXiv
+/// composite token, the second best the next. The composite tokens with the highest scores stay,
+/// whichever layer they are in. KVCompose (Akulov et al., 2025, [arXiv
 /// 2509.05165](https://arxiv.org/abs/2509.05165)).
 ///
 /// The score of a composite token is the mean over the heads. The first layer takes, rank for rank,

@@ -12,15 +12,15 @@ use crate::{
 /// `layers`, within layer budgets of their own: AdaCompressKV (CompressKV, appendix D).
 ///
 /// Besides the protected entries, each head keeps its own best tokens up to `floor` of an even
-/// share; the rest of the layer's budget goes to the highest remaining scores, whichever head they
-/// are in.
+/// share. The highest remaining scores get the rest of the layer's budget, whichever head they are
+/// in.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeadAdaptive {
     /// Minimum budget of a head as a share of an even budget, protected tokens included.
     pub floor: f64,
-    /// Scorer by which heads are compared; absent, the policy's. For scorers that give all heads
-    /// the same tokens (CompressKV).
+    /// Scorer by which heads are compared; if absent, the policy's. For policies whose scorer gives
+    /// all heads the same tokens (CompressKV).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<WindowAttention>,
     /// Layer budgets that the heads of each layer share; the policy's budget if absent.

@@ -6,7 +6,7 @@ use crate::{CacheShape, HeadScoreKind, LayerView, Profile, Result, check, view::
 /// Head budgets from the model's profile: HeadKV (Fu et al., 2024, section 3.3).
 ///
 /// Besides the protected entries, every head gives 1 / `beta` of an even share to a pool of the
-/// whole model, which is distributed in proportion to the heads' scores.
+/// whole model. Heads get back from the pool in proportion to their scores.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeadProfile {

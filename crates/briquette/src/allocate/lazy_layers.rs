@@ -10,9 +10,10 @@ use crate::{
 /// keeps everything in the others: SimLayerKV (Zhang et al., 2024, [arXiv
 /// 2410.13846](https://arxiv.org/abs/2410.13846)).
 ///
-/// A layer is lazy in a batch row if the last `window` queries give, as a mean over them and the
-/// query heads, more than `threshold` of their attention to the protected first tokens and to as
-/// many tokens before the window as the budget leaves for the last ones, plus `window`.
+/// A layer is lazy in a batch row if its last `window` queries give more than `threshold` of their
+/// attention to first and last tokens, as a mean over queries and query heads. The first tokens are
+/// the protected ones. The last tokens are those before the window: as many as the budget leaves
+/// beside the first, plus `window`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LazyLayers {

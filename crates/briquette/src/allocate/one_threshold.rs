@@ -6,7 +6,7 @@ use crate::{LayerView, Result};
 /// One threshold on the scores for all heads of all layers; the highest scores stay, wherever they
 /// are. KVzip (Kim et al., 2025, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)).
 ///
-/// Protected entries are kept besides, and each head keeps at least one entry. All layers share one
+/// Protected entries are always kept, and each head keeps at least one entry. All layers share one
 /// budget where the scores of all are known before any is compressed; otherwise the heads of each
 /// layer share its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

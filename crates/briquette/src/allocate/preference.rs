@@ -13,11 +13,11 @@ use crate::{
 /// Layer budgets by the entropy and variance of the layers' attention: CAKE (Qin et al., 2025, Eq.
 /// 5 to 7).
 ///
-/// The preference of a layer is H^(1/`tau1`) · V^(1/`tau2`), where H is the entropy of the weights
-/// that the last `window` queries give to the tokens before them and V their variance over those
-/// queries, both summed over heads. As the layers of a prompt arrive, earlier layers give up tokens
-/// to the new one (the cascade), so that the layers behind it never hold more than the total
-/// budget.
+/// The preference of a layer is H^(1/`tau1`) · V^(1/`tau2`). H is the entropy of the weights that
+/// the last `window` queries give to the tokens before them, and V their variance over those
+/// queries; both are summed over heads. As the layers of a prompt arrive, earlier layers give up
+/// tokens to the new one (the cascade), so that the layers that have arrived never hold more than
+/// the total budget.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preference {

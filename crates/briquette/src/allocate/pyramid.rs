@@ -6,9 +6,9 @@ use crate::{LayerView, Result, check, view::Bounds};
 /// Layer budgets that fall from the first layer to the last in equal steps and sum to the total of
 /// equal ones: PyramidKV (Cai et al., 2024, section 4.2).
 ///
-/// Besides the protected entries, the last layer gets 1 / `beta` of an even share, and the first as
-/// much more than an even share as the last gets less. If that is more than there are tokens, the
-/// first layer keeps all of them and the last gives up less.
+/// Besides the protected entries, the last layer gets 1 / `beta` of an even share. The first layer
+/// gets as much more than an even share as the last gets less. If that is more than there are
+/// tokens, the first layer keeps all of them and the last gives up less.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pyramid {

@@ -20,8 +20,8 @@ pub enum Recent {
     Tokens(usize),
     /// A share of the budget, rounded down.
     Share(f64),
-    /// Heavy hitters to last tokens in the proportion N : M, within the budget less the first
-    /// tokens: of every N + M tokens the last M, rounded down.
+    /// Heavy hitters and last tokens in the proportion N : M. Of the budget without the first
+    /// tokens, the last tokens get M of every N + M, rounded down.
     HeavyToRecent(usize, usize),
 }
 
@@ -76,7 +76,7 @@ impl Protect {
         self.recent.tokens(budget, self.sinks)
     }
 
-    /// Minimum number of tokens that hold the protected ones.
+    /// Minimum budget, in tokens, that holds the protected ones.
     pub(crate) fn least(&self) -> usize {
         match self.recent {
             Recent::Tokens(recent) => self.sinks.saturating_add(recent),

@@ -1,4 +1,4 @@
-//! The most bytes a cache may hold.
+//! Maximum number of bytes that a cache may hold.
 
 use super::{
     call::{
@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Refuses a call that leaves the cache with more bytes than the ceiling; `held` are held before
-/// it.
+/// Refuses a call that would leave the cache with more bytes than the ceiling; `held` are the bytes
+/// before it.
 pub(super) fn check(ceiling: Option<usize>, held: usize, needed: usize) -> Result<()> {
     match ceiling {
         Some(ceiling) if needed > ceiling => Err(Error::MemoryCeiling { ceiling, held, needed }),
@@ -20,8 +20,8 @@ pub(super) fn check(ceiling: Option<usize>, held: usize, needed: usize) -> Resul
 }
 
 impl LayerCache {
-    /// The least bytes by which a call makes the store grow, before anything is computed. What a
-    /// compression leaves is not known then, and is nothing here.
+    /// Minimum bytes by which a call makes the store grow, estimated before anything is computed. 0
+    /// for a call that compresses, since its result is not known yet.
     pub(super) fn added(
         &self,
         context: Context<'_>,

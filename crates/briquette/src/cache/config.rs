@@ -13,7 +13,7 @@ pub struct CacheConfig {
     /// The type keys and values are held in: f32, f16 or bf16. Queries, keys and values may come in
     /// another; scores and sums are always f32.
     pub dtype: DType,
-    /// Columns to make room for at once, if their number is known.
+    /// Number of columns to make room for at the start, if it is known.
     pub capacity: Option<usize>,
     /// The factor of query-key products; `None` is `1 / √head_dim`.
     pub softmax_scale: Option<f64>,
@@ -22,10 +22,10 @@ pub struct CacheConfig {
     /// The output projection of each layer, `[query_heads · head_dim, hidden]`, for policies that
     /// [read them](Policy::reads_output_weights).
     pub output_weights: Option<Arc<[Tensor<2>]>>,
-    /// The identity of the model among others of its shape, such as a hash of its weights: a
-    /// [prefix](crate::Prefix) is taken up for the model it was saved for.
+    /// Identity of the model among others of its shape, such as a hash of its weights. A
+    /// [prefix](crate::Prefix) loads only for the model it was saved for.
     pub model: Option<String>,
-    /// The most bytes that may be [held](crate::KvCache::bytes_held); `None` sets no end.
+    /// Maximum number of bytes [held](crate::KvCache::bytes_held); `None` sets no limit.
     pub memory_ceiling: Option<usize>,
     /// The hot operations.
     pub ops: Arc<dyn Ops>,
@@ -47,11 +47,10 @@ impl Default for CacheConfig {
 }
 
 /// When queries, keys and values are checked for NaN and infinity, and scores for NaN when entries
-/// are selected. A check reads a few numbers back from the device: on an accelerator a round trip a
-/// layer, which a prompt does not notice and a decoded token does.
+/// are selected. A check reads a few numbers back from the device. On an accelerator that is one
+/// round trip per layer, which is negligible for a prompt but not for a decoded token.
 ///
-/// Where scores are selected on the host, they are checked whatever is said here: they are there
-/// already.
+/// Scores that are selected on the host are always checked, since they are there already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputCheck {
     /// In every call.
@@ -59,13 +58,12 @@ pub enum InputCheck {
     /// While a prompt arrives.
     #[default]
     Prompt,
-    /// Never. What a NaN does is then up to the model; an entry whose score is NaN is evicted
-    /// first.
+    /// Never. A NaN is then left to the model; an entry whose score is NaN is evicted first.
     Never,
 }
 
 impl InputCheck {
-    /// Whether there is a check in a call that brings tokens of a prompt, or a decoded one.
+    /// Whether a call is checked: one with tokens of a `prompt`, or one with a decoded token.
     pub(crate) fn applies(self, prompt: bool) -> bool {
         match self {
             Self::Always => true,
@@ -82,7 +80,7 @@ impl CacheConfig {
         self
     }
 
-    /// Sets the number of columns to make room for at once.
+    /// Sets the number of columns to make room for at the start.
     pub fn with_capacity(mut self, capacity: usize) -> Self {
         self.capacity = Some(capacity);
         self
@@ -100,14 +98,15 @@ impl CacheConfig {
         self
     }
 
-    /// The weights that the model multiplies the output of attention by, one a layer,
-    /// `[query_heads · head_dim, hidden]`: what a Burn `Linear` has as its weight.
+    /// Sets the weights that the model multiplies the output of attention by, one tensor per layer,
+    /// `[query_heads · head_dim, hidden]`: the `weight` of a Burn `Linear`.
     pub fn with_output_weights(mut self, weights: Vec<Tensor<2>>) -> Self {
         self.output_weights = Some(weights.into());
         self
     }
 
-    /// Checks that a policy that reads output projections finds those of a model of this shape.
+    /// Checks that the output projections of a model of this shape are given, if the policy reads
+    /// them.
     pub(crate) fn check_output_weights(&self, policy: &Policy, shape: CacheShape) -> Result<()> {
         if !policy.reads_output_weights() {
             return Ok(());
@@ -137,13 +136,15 @@ impl CacheConfig {
         self
     }
 
-    /// The most bytes that may be [held](crate::KvCache::bytes_held) between two calls, in prompts
-    /// and in decoding. A call that needs more is refused with [`Error::MemoryCeiling`] before
-    /// anything is written, as far as what it needs can be told ahead, and is else taken back: the
-    /// cache is as it was either way.
+    /// Sets the maximum number of bytes [held](crate::KvCache::bytes_held) between two calls, in
+    /// prompts and in decoding.
     ///
-    /// For the time of a call there is more: the tensors of the model, the entries of a prompt that
-    /// is compressed at its end, and of the layer at hand what was held beside what will be.
+    /// A call that needs more fails with [`Error::MemoryCeiling`]. It fails before anything is
+    /// written if its need is known ahead, and is undone otherwise: either way the cache is as it
+    /// was.
+    ///
+    /// During a call more memory is in use: the tensors of the model, the entries of a prompt that
+    /// is compressed at its end, and both the old and the new entries of the layer at hand.
     pub fn with_memory_ceiling(mut self, bytes: usize) -> Self {
         self.memory_ceiling = Some(bytes);
         self

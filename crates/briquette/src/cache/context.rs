@@ -6,7 +6,7 @@ use crate::{
     stage::AttentionRequest, view::Measures,
 };
 
-/// The things the layers of a cache share in one call.
+/// Settings and tensors that the layers of a cache share in one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub(super) layer: usize,
@@ -17,9 +17,9 @@ pub(super) struct Context<'a> {
     /// The layout of rows on the device.
     pub(super) rows: Rows,
     pub(super) encoding: &'a dyn PositionEncoding,
-    /// The least number of positions that tables reach to.
+    /// Minimum number of positions that encoding tables cover.
     pub(super) reach: usize,
-    /// The observations scorer and allocator want.
+    /// What the stages need from the attention pass.
     pub(super) observes: AttentionRequest,
     /// The measures of each layer at the last prompt.
     pub(super) measures: &'a Measures,

@@ -1,4 +1,4 @@
-//! Works out what heads may keep at the tokens to come, where a budget grows with the tokens seen.
+//! Computes what heads may keep at future tokens, under a budget that grows with the tokens seen.
 
 use burn::tensor::Device;
 
@@ -11,32 +11,32 @@ use super::{
 };
 use crate::{Policy, Result, device::Rows, ops::EvictLimits};
 
-/// The most numbers of a layer that are worked out at a time.
+/// Maximum number of heads times tokens that are computed for a layer at a time.
 const MOST: usize = 1 << 17;
 
-/// Entries of a head before a token, and those that it may keep.
+/// Number of entries of a head before a token, and number that it may keep.
 struct HeadStep {
     entries: usize,
     kept: usize,
 }
 
 impl HeadStep {
-    /// Whether the token takes a free slot, so that no entry goes.
+    /// Whether the token takes a free slot, so that no entry is evicted.
     fn takes_free(&self) -> bool {
         self.entries < self.kept
     }
 }
 
-/// A layer whose tokens to come are gone through.
+/// A layer whose future tokens are being computed.
 struct Growing<'a> {
     layer: &'a LayerCache,
-    /// The entries as they lie, of any keys and values.
+    /// The entries in storage order, with arbitrary keys and values.
     lying: Option<Entries>,
     /// Entries of each head.
     entries: Vec<usize>,
     /// The numbers of each head at each token.
     steps: Vec<Vec<HeadStep>>,
-    /// Whether the next token may be one of them.
+    /// Whether the next token may be added to `steps`.
     goes_on: bool,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Growing<'a> {
         Ok(Self { layer, lying, entries, steps: Vec::new(), goes_on })
     }
 
-    /// Works the next token out, if every head then evicts one entry or none.
+    /// Computes the next token, if every head evicts at most one entry for it.
     fn take(&mut self, context: Context<'_>) -> Result<()> {
         let (Some(lying), true) = (&self.lying, self.goes_on) else { return Ok(()) };
         let Context { policy, shape, .. } = context;
@@ -137,9 +137,9 @@ impl<'a> Growing<'a> {
 }
 
 impl KvCache {
-    /// Works out what the heads of each layer may keep at the next tokens, as many as `tokens`;
-    /// `None` where the budget does not grow. If there is a layer that the next token cannot be
-    /// taken in place in, others are left out.
+    /// Computes what the heads of each layer may keep at up to `tokens` future tokens; `None` where
+    /// the budget does not grow. If some layer cannot take the next token in place, the layers that
+    /// can are `None` too.
     ///
     /// # Errors
     /// The errors of the allocator.

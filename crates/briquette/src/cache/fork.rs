@@ -4,22 +4,21 @@ use super::{KvCache, ceiling, kv_cache::measures_of, layer::LayerCache, progress
 use crate::{Error, Policy, Result, prefix::PrefixError, view::Measure};
 
 impl KvCache {
-    /// A cache that goes on from here on its own: what a question, or an answer tried out, is given
-    /// to.
+    /// Returns an independent copy of the cache, to continue it in another way.
     ///
-    /// Nothing is copied now. Both share their tensors, and what one of them writes to is copied
-    /// then: a dense store whole, with the first token; of the others, which hold what a
-    /// compression left apart from what has come since, only that little.
+    /// Nothing is copied at first: both caches share their tensors until one of them writes to
+    /// them. A dense store is then copied whole, at the first token. Other stores hold what a
+    /// compression left apart from newer tokens, and copy only the newer tokens.
     #[must_use]
     pub fn fork(&self) -> Self {
         self.clone()
     }
 
-    /// A cache of so many rows that each go on from here, for questions that are asked in one
-    /// batch.
+    /// Returns a cache of `rows` rows that each continue this one, for questions that are asked in
+    /// one batch.
     ///
-    /// What can be shared is, until it is written to: dense buffers, and pages of which nothing is
-    /// counted. Lists of entries, which lie row by row, are copied.
+    /// Dense buffers, and pages without statistics, are shared until they are written to. Lists of
+    /// entries, which are held row by row, are copied.
     ///
     /// # Errors
     /// [`Error::Prefix`] if it does not hold one row, [`Error::PromptUnfinished`],

@@ -1,5 +1,5 @@
-//! Slots that are free in heads which may keep more tokens than they hold, so that their decode
-//! steps are those of a head at its budget.
+//! Free slots in heads that may keep more tokens than they hold, so that their decode steps are
+//! those of a head at its budget.
 
 use std::sync::Arc;
 
@@ -17,10 +17,12 @@ use super::{
 use crate::{Result, columns::behind_zeros, store::SlotStore};
 
 impl KvCache {
-    /// Tokens until a head that may keep more has no free slot, or until no slot is free; `None` if
-    /// each head holds what it may and no slot is free, or the layers cannot have free ones. Where
-    /// budgets grow with the tokens seen, tokens for which it is known what heads may keep; `None`
-    /// if the next one makes a head evict more than one entry.
+    /// Number of tokens until a head that may keep more has no free slot, or else until no slot is
+    /// free. `None` if every head holds all that it may and no slot is free, or if the layers
+    /// cannot have free slots.
+    ///
+    /// Where budgets grow with the tokens seen, number of tokens at which the heads' budgets are
+    /// known; `None` if the next token makes a head evict more than one entry.
     pub(super) fn free_slots(&mut self) -> Option<usize> {
         let may_have = evicts_in_place(&self.policy) && self.config.memory_ceiling.is_none();
         if !may_have {
@@ -57,8 +59,8 @@ impl KvCache {
         is_any.then(|| least.unwrap_or(most))
     }
 
-    /// Tokens for which it is known what each head may keep; `None` if the next one makes a head
-    /// evict more than one entry.
+    /// Number of tokens at which the heads' budgets are known; `None` if the next token makes a
+    /// head evict more than one entry.
     fn tokens_ahead(&mut self) -> Option<usize> {
         let of_layer = |layer: &mut LayerCache| {
             layer.share.as_ref()?;
@@ -74,8 +76,8 @@ impl KvCache {
         self.layers.iter_mut().map(of_layer).collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
-    /// Makes free slots for `tokens` and more in heads that may keep more than they hold, and takes
-    /// note of layers that have none any more.
+    /// Makes free slots for at least `tokens` tokens, as far as heads may keep more than they hold.
+    /// Marks layers whose heads hold all that they may as full.
     ///
     /// # Errors
     /// The errors of [`SlotStore::hold_slots`].
@@ -95,7 +97,7 @@ impl KvCache {
 }
 
 impl LayerCache {
-    /// Slots of each head, where some may be free.
+    /// Number of slots of each head, if some may be free.
     pub(super) fn slots_with_free(&mut self) -> Option<Vec<usize>> {
         self.slots()?.slots_with_free()
     }
@@ -104,7 +106,7 @@ impl LayerCache {
         self.store.as_mut()?.in_place()
     }
 
-    /// Makes free slots for so many tokens, or for those of its growth.
+    /// Makes free slots for `tokens` tokens, or for the tokens of its growth.
     fn make_free_slots(&mut self, tokens: usize, is_ragged: bool) -> Result<()> {
         let Some(share) = self.share.clone() else { return Ok(()) };
         let growth = self.growth.clone();
@@ -135,7 +137,7 @@ impl LayerCache {
     }
 }
 
-/// The last so many columns of entries; slots that are free stand before those there are.
+/// Returns the last `columns` columns of `entries`, with free slots before them if there are fewer.
 fn widened(entries: Entries, columns: usize) -> Entries {
     let missing = columns.saturating_sub(entries.columns());
     if missing == 0 {
@@ -147,7 +149,7 @@ fn widened(entries: Entries, columns: usize) -> Entries {
         keys: behind_zeros(entries.keys, missing),
         values: behind_zeros(entries.values, missing),
         positions: Tensor::cat(vec![free, entries.positions], 2),
-        tracks: entries.tracks.map(|track| behind_zeros(track, missing)),
+        statistics: entries.statistics.map(|statistic| behind_zeros(statistic, missing)),
         clustering: entries.clustering,
     }
 }

@@ -1,4 +1,4 @@
-//! The state of a cache, for those who look at it.
+//! Methods that report the state of a cache.
 
 use burn::tensor::{Device, Tensor};
 
@@ -9,14 +9,15 @@ use crate::{
 };
 
 impl KvCache {
-    /// Tokens per batch row that every layer has seen, padding not counted; empty before the first.
+    /// Returns the number of tokens that every layer has seen, per batch row, padding not counted;
+    /// empty before the first token.
     pub fn tokens_seen(&self) -> Vec<usize> {
         let seen = self.layers.iter().map(|layer| layer.progress().seen());
         seen.min_by_key(|seen| seen.iter().sum::<usize>()).unwrap_or_default().to_vec()
     }
 
-    /// Tokens per batch row that the longest head of a layer keeps; empty before the first. See
-    /// [`kept_by_head`](Self::kept_by_head).
+    /// Returns the number of tokens that the longest head of a layer keeps, per batch row; empty
+    /// before the first token. See [`kept_by_head`](Self::kept_by_head).
     ///
     /// # Errors
     /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
@@ -25,8 +26,8 @@ impl KvCache {
         Ok(self.kept_by_head(layer)?.into_iter().map(longest).collect())
     }
 
-    /// Tokens each head of a layer keeps, `[batch][kv_head]`; empty before the first. Where tokens
-    /// share (EMS) only the device knows, and it is read.
+    /// Returns the number of tokens that each head of a layer keeps, `[batch][kv_head]`; empty
+    /// before the first token. Where tokens share entries (EMS), it is read from the device.
     ///
     /// # Errors
     /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
@@ -39,8 +40,8 @@ impl KvCache {
         Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
     }
 
-    /// Entries each head of a layer holds, `[batch][kv_head]`: fewer than tokens where tokens share
-    /// (EMS).
+    /// Returns the number of entries that each head of a layer holds, `[batch][kv_head]`; fewer
+    /// than tokens where tokens share entries (EMS).
     ///
     /// # Errors
     /// [`Error::LayerOutOfRange`].
@@ -63,7 +64,7 @@ impl KvCache {
     }
 
     /// The state of a layer's reducer, `[batch, numbers]` (D2O: the threshold of each row); `None`
-    /// if it remembers nothing.
+    /// if it has no state.
     ///
     /// # Errors
     /// [`Error::LayerOutOfRange`].
@@ -88,7 +89,7 @@ impl KvCache {
         Ok(heads_of_rows.collect())
     }
 
-    /// The entries of a layer, a row a token, or `None` before the first.
+    /// Returns the entries of a layer, one row per token; `None` before the first token.
     ///
     /// # Errors
     /// [`Error::LayerOutOfRange`].
@@ -97,28 +98,28 @@ impl KvCache {
         Ok(Some(expand_clusters(entries, self.config.ops.as_ref())?))
     }
 
-    /// Bytes the buffers of all layers take on the device now: keys, values, positions, what
-    /// scorers accumulate, and the [room](Self::bytes_spare) made for tokens to come. What a device
-    /// pads rows by is counted (CUDA pads those of scalars).
+    /// Returns the bytes that the buffers of all layers take on the device now: keys, values,
+    /// positions, statistics, queries held for scorers, and the [room](Self::bytes_spare) for
+    /// future tokens. Padding that a device adds to rows counts too (CUDA pads rows of scalars).
     pub fn bytes_held(&self) -> usize {
         let rows = self.rows.unwrap_or_default();
         self.layers.iter().map(|layer| layer.bytes(rows)).sum()
     }
 
-    /// Bytes among [`bytes_held`](Self::bytes_held) that are free: the room made for tokens to
-    /// come. The rest are the keys and values that are kept, with their bookkeeping.
+    /// Returns the bytes among [`bytes_held`](Self::bytes_held) that are free: the room for future
+    /// tokens. The rest are the kept keys and values, with their bookkeeping.
     pub fn bytes_spare(&self) -> usize {
         self.layers.iter().map(LayerCache::spare_bytes).sum()
     }
 
-    /// Bytes the keys and values of all tokens seen would take.
+    /// Returns the bytes that the keys and values of all tokens seen would take.
     pub fn bytes_full(&self) -> usize {
         self.shape.token_bytes(self.config.dtype) * self.tokens_seen().iter().sum::<usize>()
     }
 
-    /// Calls in which tensor operations answered for a kernel, by operation and reason: there is no
-    /// such device, or the call was too large for it. A copy of the cache counts with the one it
-    /// was made of.
+    /// Returns the calls that tensor operations computed in place of a kernel, by operation and
+    /// reason: the device has no kernels, or the call was too large for it. A copy of the cache
+    /// shares its counts with the original.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         self.config.ops.fallbacks()
     }

@@ -25,8 +25,8 @@ use crate::{
 
 /// The key-value cache of a model: the entries that every layer keeps of the tokens it has seen.
 ///
-/// Cloning is cheap: both copies share their tensors until one of them is written to.
-/// [`fork`](Self::fork) says more.
+/// Cloning is cheap: both copies share their tensors until one of them is written to. See
+/// [`fork`](Self::fork).
 #[derive(Clone, Debug)]
 pub struct KvCache {
     pub(super) shape: CacheShape,
@@ -41,18 +41,18 @@ pub struct KvCache {
     pub(super) batch: Option<usize>,
     /// The positions of the last call: the layers of one step share them.
     pub(super) positions: Option<(Vec<i64>, Tensor<3, Int>)>,
-    /// Tables of positions reach so far at least.
+    /// Minimum number of positions that encoding tables cover.
     pub(super) reach: usize,
-    /// The positions that the encoding of the last call has, if they end.
+    /// Number of positions of the last call's encoding; `None` if it has no end.
     pub(super) max_positions: Option<usize>,
     /// Whether queries and keys of the last call came rotated.
     pub(super) rotated: bool,
-    /// The state that a failed step goes back to.
+    /// The state that a failed step restores.
     pub(super) active_step: ActiveStep,
 }
 
 impl KvCache {
-    /// An empty cache that holds keys and values in f32.
+    /// Creates an empty cache that holds keys and values in f32.
     ///
     /// # Errors
     /// [`Error::InvalidShape`], or what [`Policy::check`] and [`Policy::check_shape`] return.
@@ -60,7 +60,7 @@ impl KvCache {
         Self::with_config(shape, policy, CacheConfig::default(), device)
     }
 
-    /// An empty cache. Nothing is allocated on the device before the first token.
+    /// Creates an empty cache. Nothing is allocated on the device before the first token.
     ///
     /// # Errors
     /// [`Error::InvalidShape`], [`Error::DataType`] if the device cannot hold the type, or what
@@ -103,10 +103,12 @@ impl KvCache {
         })
     }
 
-    /// Declares a prompt that will arrive in one or more calls of [`attend`](Self::attend) a layer:
-    /// needed if it comes in chunks, is padded, or is a single token behind others. A prompt that
-    /// is compressed at its end is compressed when its last column has arrived. It replaces a
-    /// prompt of which nothing has arrived.
+    /// Declares a prompt that will arrive in one or more calls of [`attend`](Self::attend) per
+    /// layer.
+    ///
+    /// Declare a prompt if it comes in chunks, is padded, or is a single token behind others. A
+    /// policy that compresses prompts at their end does so when the last column has arrived. The
+    /// declaration replaces an earlier one of which nothing has arrived.
     ///
     /// # Errors
     /// [`Error::EmptyPrompt`], [`Error::InvalidParameter`] beyond 2³¹ columns,
@@ -128,8 +130,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Attention of new tokens over all the layer holds and over themselves, causal; the new tokens
-    /// are taken in, and the layer is compressed if its policy says so, after the attention.
+    /// Computes causal attention of new tokens over the layer's entries and over themselves. The
+    /// layer then keeps the new tokens, and is compressed if the policy says so.
     ///
     /// One call appends, masks, attends, observes and compresses. Without a declared
     /// [prompt](Self::begin_prompt), several tokens are a whole unpadded prompt, and one token is a
@@ -147,8 +149,8 @@ impl KvCache {
     /// A typed [`Error`] for every input the cache was not made for. The cache is then as it was
     /// before.
     ///
-    /// Layers may be called in any order, except where the allocator measures them (CAKE, D2O):
-    /// those of a prompt must come from the first to the last.
+    /// Layers may be called in any order, except where the allocator measures them (CAKE, D2O): a
+    /// prompt must then pass the layers from the first to the last.
     pub fn attend(
         &mut self,
         layer: usize,
@@ -160,7 +162,8 @@ impl KvCache {
         self.attend_sharing(layer, Projections { queries, keys, values }, encoding, None)
     }
 
-    /// As [`attend`](Self::attend), where other caches may have computed the attention.
+    /// Attends as [`attend`](Self::attend) does; `shared` holds attention that other caches have
+    /// computed.
     pub(super) fn attend_sharing(
         &mut self,
         layer: usize,

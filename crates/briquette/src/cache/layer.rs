@@ -1,4 +1,5 @@
-//! One layer of a cache: append, attend, observe, compress; and nothing changed if any of it fails.
+//! One layer of a cache: it appends, attends, observes and compresses, and changes nothing if any
+//! of these fails.
 
 use std::sync::Arc;
 
@@ -11,12 +12,11 @@ use super::{
         attend::{attend, key_encoding},
         capacity::CapacityPlan,
         compress::{CompressionDue, Findings, Snapshot, compress},
-        in_place::{append_in_place, eviction, kept_in_place, may_evict_in_place},
+        in_place::{append_in_place, counts_in_place, eviction},
         input::LayerInput,
         statistics::{count, count_chunks, encoded, window},
         store_guard::StoreGuard,
         update::{LayerUpdate, StoreChange},
-        working_set::WorkingSet,
     },
     context::Context,
     growth::Growth,
@@ -49,7 +49,7 @@ pub(super) struct LayerCache {
     /// Entries that each head may keep, per batch row and kv head; `None` before a decoded token
     /// was compressed.
     pub(super) share: Option<Vec<usize>>,
-    /// Entries to keep at the tokens to come, where that is worked out ahead.
+    /// Entries to keep at future tokens, where they are computed ahead.
     pub(super) growth: Option<Arc<Growth>>,
     /// Decoded queries in the local window so far.
     pub(super) local_queries: usize,
@@ -114,7 +114,8 @@ impl LayerCache {
         store.map_or(0, |store| store.spare_bytes() + store.free_slot_bytes(&self.held))
     }
 
-    /// Tokens to keep per batch row; `None` keeps everything, and before the first token.
+    /// Number of tokens to keep per batch row; `None` if everything is kept, and before the first
+    /// token.
     pub(super) fn budget(&self, context: Context<'_>) -> Result<Option<Vec<usize>>> {
         let Some(store) = &self.store else { return Ok(None) };
         let bytes_of = |entries, columns| store.bytes_of(entries, columns);
@@ -128,14 +129,15 @@ impl LayerCache {
         }
     }
 
-    /// Entries of each head, per batch row and kv head: fewer than tokens where these share them.
+    /// Number of entries per batch row and kv head; fewer than tokens where tokens share entries.
     pub(super) fn entry_counts(&self) -> Vec<usize> {
         let mut store = self.store.clone();
         let slots = store.as_mut().and_then(|store| store.in_place());
         slots.map_or_else(|| self.held.clone(), |slots| slots.entry_counts(&self.held))
     }
 
-    /// The entries as they lie, of any keys and values; by position in a store that has no slots.
+    /// Returns the entries in storage order, with arbitrary keys and values; by position in a store
+    /// without slots.
     pub(super) fn entries_as_they_lie(&self) -> Result<Option<Entries>> {
         let mut store = self.store.clone();
         match store.as_mut().and_then(|store| store.in_place()) {
@@ -160,9 +162,9 @@ impl LayerCache {
         self.store = guard.undone();
     }
 
-    /// The layer as it was before a call that has computed its update. The store is the one that
-    /// was outgrown where entries have made way for padding, which cannot be cut off again, and
-    /// where new room would count against a ceiling.
+    /// Returns the layer as it was before a call whose update has been computed. It takes back the
+    /// store from before it grew in two cases: entries were moved for padding, which cutting
+    /// columns off cannot undo, or new room would count against a ceiling.
     pub(super) fn before_call(
         &self,
         context: Context<'_>,
@@ -173,8 +175,8 @@ impl LayerCache {
         Self { store: guard.before(outgrown), ..self.clone() }
     }
 
-    /// Computes the output of a call and the update of the layer: everything that can fail. Changes
-    /// only columns of the store behind those held.
+    /// Computes the output of a call and the update of the layer, without applying it. Writes only
+    /// to columns of the store behind those held.
     pub(super) fn compute(
         &self,
         context: Context<'_>,
@@ -183,32 +185,11 @@ impl LayerCache {
         guard: &mut StoreGuard,
     ) -> Result<(Tensor<4>, LayerUpdate)> {
         let plan = CapacityPlan::new(context, input, guard.store.as_ref(), self.window.size())?;
-        let mut in_place = None;
-        let mut all;
-        let growth = self.growth.as_deref();
-        if may_evict_in_place(context, input, (&self.held, growth), guard.store.as_mut()) {
-            let with_free = guard.store.in_place().and_then(|slots| slots.slots_with_free());
-            all = append_in_place(context, input, arriving, &plan, guard)?;
-            let store = guard.store.as_mut();
-            let before = (&self.held[..], with_free, growth);
-            in_place = kept_in_place(context, input, before, &plan, &all, store)?;
-            if in_place.is_none() {
-                let lies_unordered =
-                    guard.store.in_place().is_some_and(|slots| slots.is_unordered());
-                all = match lies_unordered {
-                    // Their tokens are in order, and so is the new one behind them.
-                    true if guard.store.is_clustered() => {
-                        guard.order(&self.held)?;
-                        all.in_store()
-                    }
-                    true => WorkingSet::by_position(guard.store.as_ref(), &input.held)?,
-                    false => all.in_store(),
-                };
-            }
-        } else {
-            guard.order(&self.held)?;
-            all = append(context, input, arriving, &self.held, &plan, guard)?;
+        if let Some(decoded) = self.decode_in_place(context, input, &arriving, &plan, guard)? {
+            return Ok(decoded);
         }
+        guard.order(&self.held)?;
+        let mut all = append(context, input, arriving, &self.held, &plan, guard)?;
         let store = guard.store.as_ref();
         let encode = key_encoding(context, input, &mut all, store)?;
         let attended = attend(context, input, &all, encode.clone(), store)?;
@@ -229,7 +210,7 @@ impl LayerCache {
         let local_queries = count(
             context,
             input,
-            &mut all.tracks,
+            &mut all.statistics,
             (column_sums, column_squares),
             window.as_ref().filter(|_| counts_window),
             self.local_queries,
@@ -237,7 +218,6 @@ impl LayerCache {
 
         let mut findings = Findings::default();
         let mut measured_entries = None;
-        let mut evicted = None;
         if let Some(budget) = budget {
             let plain = input.plain.as_ref();
             let queries = plain.map(|new| self.log.with(new, &input.span.positions));
@@ -254,28 +234,15 @@ impl LayerCache {
                 state: self.state(),
                 ..context.view(&entries, &input.held, seen, budget, phase.is_prompt())
             };
-            match &in_place {
-                Some(counts) => evicted = Some(eviction(context.policy, &view, counts)?),
-                None => findings = compress(context.policy, view, &input.arrived, due)?,
-            }
+            findings = compress(context.policy, view, &input.arrived, due)?;
             measured_entries = Some(entries);
         }
         let Findings { reduced, share, measure, snapshot } = findings;
         let snapshot = snapshot.zip(measured_entries);
-        let (held, share) = match in_place {
-            Some(counts) => (counts.held, Some(counts.kept)),
-            None => (input.held.clone(), share.filter(|_| !phase.is_prompt())),
-        };
-        let change = match evicted {
-            Some(eviction) => {
-                StoreChange::Evicted { eviction: Box::new(eviction), tracks: Box::new(all.tracks) }
-            }
-            None => all.change(store, &input.held, &plan)?,
-        };
         let mut update = LayerUpdate {
-            change,
-            held,
-            share,
+            change: all.change(store, &input.held, &plan)?,
+            held: input.held.clone(),
+            share: share.filter(|_| !phase.is_prompt()),
             local_queries,
             state: None,
             measure,
@@ -286,6 +253,49 @@ impl LayerCache {
             update.compress(reduced, capacity);
         }
         Ok((output, update))
+    }
+
+    /// Decodes a token that takes the place of an entry, which is evicted, or a free slot. `None`,
+    /// and nothing has changed, if it must be appended to entries by position.
+    fn decode_in_place(
+        &self,
+        context: Context<'_>,
+        input: &LayerInput,
+        token: &Entries,
+        plan: &CapacityPlan,
+        guard: &mut StoreGuard,
+    ) -> Result<Option<(Tensor<4>, LayerUpdate)>> {
+        let before = (&self.held[..], self.growth.as_deref());
+        let counts = counts_in_place(context, input, token, before, plan, guard.store.as_mut())?;
+        let (Some(counts), Some(budget)) = (counts, &plan.budget) else { return Ok(None) };
+        let mut all = append_in_place(context, input, token.clone(), plan, guard)?;
+        let store = guard.store.as_ref();
+        let encode = key_encoding(context, input, &mut all, store)?;
+        let attended = attend(context, input, &all, encode.clone(), store)?;
+        let AttentionOutput { output, column_sums, column_squares } = attended;
+        let window = (context.observes.window > 0)
+            .then(|| {
+                let (keys, sums) = (encode.clone(), column_sums.as_ref());
+                window(context, input, &mut all, keys, &self.window, sums, store)
+            })
+            .transpose()?;
+        let sums = (column_sums, column_squares);
+        let statistics = &mut all.statistics;
+        let local_queries = count(context, input, statistics, sums, None, self.local_queries)?;
+        let entries = all.counted(store, &input.held)?;
+        let view = LayerView {
+            window: window.as_ref(),
+            window_queries: &self.window.own(&input.arrived),
+            encoded: Some(&encoded(context, input, encode)),
+            state: self.state(),
+            ..context.view(&entries, &input.held, input.span.seen(), budget, false)
+        };
+        let eviction = Box::new(eviction(context.policy, &view, &counts)?);
+        let change = StoreChange::Evicted { eviction, statistics: Box::new(all.statistics) };
+        let (held, share) = (counts.held, Some(counts.kept));
+        let (state, measure, snapshot) = (None, None, None);
+        let update = LayerUpdate { change, held, share, local_queries, state, measure, snapshot };
+        Ok(Some((output, update)))
     }
 
     /// Applies the update of a call. The layer does not change if that fails.
@@ -306,14 +316,14 @@ impl LayerCache {
                     return Err(error);
                 }
             }
-            StoreChange::Appended { tracks } => {
-                if !tracks.is_empty() && (observes.counts_queries() || compressed) {
-                    guard.store.set_tracks(*tracks);
+            StoreChange::Appended { statistics } => {
+                if !statistics.is_empty() && (observes.counts_queries() || compressed) {
+                    guard.store.set_statistics(*statistics);
                 }
             }
-            StoreChange::Evicted { eviction, tracks } => {
+            StoreChange::Evicted { eviction, statistics } => {
                 let slots = guard.store.in_place();
-                match slots.map(|slots| slots.evict(&eviction, *tracks)).transpose() {
+                match slots.map(|slots| slots.evict(&eviction, *statistics)).transpose() {
                     Ok(threshold) => update.state = threshold.flatten().map(Box::new),
                     Err(error) => {
                         self.abort(guard);
@@ -358,8 +368,8 @@ impl LayerCache {
         Ok(())
     }
 
-    /// Builds this layer anew from the entries kept after a compression that other layers took part
-    /// in; does not modify the layer.
+    /// Returns this layer with the entries that a compression of several layers has kept; does not
+    /// modify the layer.
     pub(super) fn rebuild(&self, context: Context<'_>, reduced: Reduced) -> Result<Self> {
         let Reduced { entries, counts, state } = reduced;
         let capacity = CapacityPlan::after_prompt(context.policy, entries.columns());
@@ -373,7 +383,7 @@ impl LayerCache {
         Ok(layer)
     }
 
-    /// Forgets the snapshot when all layers of a prompt have come.
+    /// Forgets the snapshot when all layers of a prompt have arrived.
     pub(super) fn forget_snapshot(&mut self) {
         self.snapshot = None;
     }

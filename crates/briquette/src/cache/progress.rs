@@ -7,7 +7,7 @@ use crate::{Error, Result};
 pub(crate) struct Progress {
     /// Tokens seen per batch row, padding not counted.
     seen: Vec<usize>,
-    /// The prompt that is arriving, and how many of its columns have.
+    /// The prompt that is arriving, and how many of its columns have arrived.
     prompt: Option<(Prompt, usize)>,
     /// Whether a prompt has arrived whole.
     after_first: bool,
@@ -34,7 +34,7 @@ pub(crate) struct InputSpan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// A prompt of which so many columns will still be missing, and whether it is the first.
+    /// A prompt: the columns that will still be missing, and whether it is the first prompt.
     Prompt { missing: usize, first: bool },
     /// The n-th token decoded since the last prompt or compression.
     Decode { decoded: usize },
@@ -48,12 +48,12 @@ impl Phase {
 }
 
 impl InputSpan {
-    /// Tokens seen after it, per batch row.
+    /// Tokens seen after this call, per batch row.
     pub(crate) fn seen(&self) -> &[usize] {
         &self.after.seen
     }
 
-    /// The progress of the layer after it.
+    /// Returns the progress of the layer after this call.
     pub(crate) fn into_progress(self, compressed: bool) -> Progress {
         let mut after = self.after;
         if compressed {
@@ -68,8 +68,8 @@ impl Progress {
         &self.seen
     }
 
-    /// A layer that has seen so much, whole prompts among it, `decoded` of it since the last prompt
-    /// or compression.
+    /// Progress of a layer that has `seen` tokens, its prompts complete, and has `decoded` tokens
+    /// since the last prompt or compression.
     pub(crate) fn after(seen: Vec<usize>, decoded: usize) -> Self {
         Self { seen, prompt: None, after_first: true, decoded }
     }
@@ -79,7 +79,7 @@ impl Progress {
         self.decoded
     }
 
-    /// The prompt that has arrived in part, as (arrived, declared).
+    /// Columns of a prompt that has arrived in part, as (arrived, declared).
     pub(crate) fn unfinished(&self) -> Option<(usize, usize)> {
         let prompt = self.prompt.as_ref().filter(|(_, arrived)| *arrived > 0);
         prompt.map(|(prompt, arrived)| (*arrived, prompt.columns))
@@ -89,7 +89,8 @@ impl Progress {
         self.prompt = Some((prompt, 0));
     }
 
-    /// Places `new` columns of `batch` rows that arrive now. Changes nothing yet.
+    /// Assigns positions to `new` columns of `batch` rows that arrive now. Does not change the
+    /// progress yet.
     pub(crate) fn arrive(&self, layer: usize, batch: usize, new: usize) -> Result<InputSpan> {
         let mut after = self.clone();
         if after.seen.is_empty() {

@@ -8,12 +8,12 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// A prompt of so many columns in every batch row.
+    /// Creates a prompt of `columns` columns in every batch row.
     pub fn new(columns: usize) -> Self {
         Self { columns, left_padding: None }
     }
 
-    /// Says how many columns at the left of each batch row are padding.
+    /// Sets the number of padding columns at the left of each batch row.
     pub fn left_padding(mut self, padding: Vec<usize>) -> Self {
         self.left_padding = Some(padding);
         self

@@ -64,7 +64,7 @@ impl Replay for KvCache {
         Ok(())
     }
 
-    fn launched_because(&self) -> Option<&'static str> {
+    fn fallback_reason(&self) -> Option<&'static str> {
         match self.policy.schedule().decode_every? {
             1 if grows(&self.policy) => self.reads_growth(),
             1 => None,
@@ -76,7 +76,7 @@ impl Replay for KvCache {
         let compresses = |every| {
             every > 1 && self.layers.iter().any(|layer| layer.progress.decoded() + 1 >= every)
         };
-        if self.launched_because().is_some()
+        if self.fallback_reason().is_some()
             || self.policy.schedule().decode_every.is_some_and(compresses)
         {
             return None;
@@ -176,7 +176,7 @@ impl Replay for KvCache {
         }
         // Where weights are added up their columns are counted by the host.
         let adds_up = self.policy.observes().counts_queries();
-        let counts_on_host = adds_up || self.launched_because().is_some();
+        let counts_on_host = adds_up || self.fallback_reason().is_some();
         if self.policy.positions() == PositionMode::InCache || counts_on_host {
             return None;
         }
@@ -202,8 +202,8 @@ impl KvCache {
         self.policy.schedule().decode_every == Some(1)
     }
 
-    /// The part of the policy that reads a budget which grows with the tokens seen, and is not
-    /// known on the device.
+    /// Why steps cannot be replayed under a budget that grows with the tokens seen; `None` if they
+    /// can.
     fn reads_growth(&self) -> Option<&'static str> {
         match &self.policy {
             policy if policy.scorer().reads_budget() => {
@@ -232,7 +232,7 @@ impl LayerCache {
         self.store.as_mut()?.replay()
     }
 
-    /// Whether its next decoded token packs others where room was made.
+    /// Whether its next decoded token makes the store pack others into reserved room.
     pub(super) fn packs_in_place(&mut self) -> bool {
         self.replay().is_some_and(|store| store.indexes_on_device() && store.is_next_apart())
     }

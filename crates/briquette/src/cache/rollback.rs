@@ -1,14 +1,16 @@
-//! A failed step is rolled back to the cache as it was before it.
+//! Rolls a failed step back to the cache as it was before.
 
 use std::sync::Arc;
 
 use super::{layer::LayerCache, progress::Progress};
 use crate::view::Measures;
 
-/// A cache as it was before a step: how far its layers had come, and those that have changed since.
+/// State of a cache before a step: the progress of its layers, and the layers that have changed
+/// since.
 ///
-/// Buffers are shared with the cache. What a call appends stands behind the columns that were held,
-/// so remembering a layer copies nothing; what is written over is copied by the backend when it is.
+/// Buffers are shared with the cache. A call appends behind the columns that were held, so
+/// remembering a layer copies nothing. The backend copies a shared buffer only when it is
+/// overwritten.
 #[derive(Debug)]
 pub(super) struct Rollback {
     progress: Vec<Progress>,
@@ -45,7 +47,7 @@ impl Rollback {
         }
     }
 
-    /// Remembers the layers that hold what is needed to compress them again.
+    /// Remembers the layers that have a snapshot.
     pub(super) fn remember_snapshots(&mut self, layers: &[LayerCache]) {
         for (number, layer) in layers.iter().enumerate() {
             if layer.snapshot().is_some() {
@@ -54,7 +56,7 @@ impl Rollback {
         }
     }
 
-    /// Takes in the layers that a step within this one has remembered.
+    /// Takes over the layers that a step within this one has remembered.
     pub(super) fn absorb(&mut self, inner: Self) {
         for (before, layer) in self.layers.iter_mut().zip(inner.layers) {
             if before.is_none() {
@@ -63,7 +65,7 @@ impl Rollback {
         }
     }
 
-    /// Puts the layers back; returns their measures, and the rows of the batch.
+    /// Restores the layers. Returns their measures and the number of batch rows.
     pub(super) fn restore(self, layers: &mut [LayerCache]) -> (Arc<Measures>, Option<usize>) {
         let layers = layers.iter_mut().zip(self.layers).zip(self.progress);
         for ((layer, before), progress) in layers {
@@ -81,17 +83,17 @@ impl Rollback {
 pub(super) struct ActiveStep(Option<Box<Rollback>>);
 
 impl ActiveStep {
-    /// Begins a step, and returns the one it is part of.
+    /// Begins a step, and returns the step it is part of.
     pub(super) fn begin(&mut self, rollback: Rollback) -> Self {
         Self(self.0.replace(Box::new(rollback)))
     }
 
-    /// Ends a step that was part of `outer`.
+    /// Ends a step that was part of `outer`, and returns its rollback.
     pub(super) fn end(&mut self, outer: Self) -> Option<Box<Rollback>> {
         std::mem::replace(self, outer).0
     }
 
-    /// The cache as it was before the step.
+    /// Returns the state of the cache before the step, if there is one.
     pub(super) fn rollback(&mut self) -> Option<&mut Rollback> {
         self.0.as_deref_mut()
     }

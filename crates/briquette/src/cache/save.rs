@@ -1,4 +1,4 @@
-//! A cache written to a file, and taken up again.
+//! Saves a cache to a file, and loads it again.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -22,12 +22,12 @@ use crate::{
 };
 
 impl KvCache {
-    /// Writes the cache to a file, from which [`load`](Self::load) makes a cache that goes on as
+    /// Writes the cache to a file. A cache that [`load`](Self::load) reads from it continues as
     /// this one would, bit for bit.
     ///
-    /// The file is safetensors: keys, values and statistics as they lie in the stores, and a header
-    /// with a version, a checksum, and what tells model and policy from others. It is written
-    /// beside `path` first, to the disk, and then put in its place.
+    /// The file is safetensors. It has keys, values and statistics as the stores hold them, and a
+    /// header with a version, a checksum, and the identity of model and policy. It is first written
+    /// to disk beside `path`, and then moved into place.
     ///
     /// # Errors
     /// [`Error::Prefix`] if it has seen nothing, if a step has not gone through all layers, if its
@@ -37,8 +37,8 @@ impl KvCache {
         self.save_with_metadata(path, BTreeMap::new())
     }
 
-    /// Saves as [`save`](Self::save) does, with texts that describe the prompt:
-    /// [`Prefix::metadata`] gives them back, and nothing else reads them.
+    /// Saves as [`save`](Self::save) does, with texts that describe the prompt.
+    /// [`Prefix::metadata`] returns them; nothing else reads them.
     ///
     /// # Errors
     /// The errors of [`save`](Self::save).
@@ -72,14 +72,14 @@ impl KvCache {
         Prefix::write(path.as_ref(), header, parts)
     }
 
-    /// Sets the identity of the model as [`CacheConfig::with_model`] does, of a cache that was made
-    /// without: it may take a while to compute, and only files need it.
+    /// Sets the identity of the model, as [`CacheConfig::with_model`] does, after the cache was
+    /// made. It may take a while to compute, and only files need it.
     pub fn name_model(&mut self, model: impl Into<String>) {
         self.config.model = Some(model.into());
     }
 
-    /// The cache that was [saved](Self::save), on any device. Shape, policy, configuration and the
-    /// [name of the model](CacheConfig::with_model) must be those it was saved with.
+    /// Loads a cache that was [saved](Self::save), on any device. Shape, policy, configuration and
+    /// the [name of the model](CacheConfig::with_model) must be those it was saved with.
     ///
     /// # Errors
     /// [`Error::Prefix`] for a file that is cut off, altered, or of another model or policy; what
@@ -94,8 +94,8 @@ impl KvCache {
         Self::from_prefix(Prefix::read(path)?, shape, policy, config, device)
     }
 
-    /// Loads as [`load`](Self::load) does, from a file that was read before: one may first ask it
-    /// for its [policy](Prefix::policy).
+    /// Loads as [`load`](Self::load) does, from a file that has been read already, for example to
+    /// look up its [policy](Prefix::policy).
     ///
     /// # Errors
     /// The errors of [`load`](Self::load).

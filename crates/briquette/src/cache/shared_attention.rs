@@ -14,12 +14,13 @@ use crate::{Result, ops::AttentionOutput, policy::PositionMode};
 pub(super) struct SharedAttention {
     clock: Clock,
     known: RefCell<Vec<(Asked, AttentionOutput, Duration)>>,
-    /// The time that others have spent on the attention that was taken last.
+    /// Time that another cache spent on the attention that was reused last.
     saved: Cell<Duration>,
 }
 
-/// A request for attention over queries, keys and values that all caches are given: an operation
-/// that sums weights or encodes keys on the way may round in another way than one that does not.
+/// Request by which caches share attention over the same queries, keys and values. An operation
+/// that also sums weights or encodes keys may round differently, so such requests are not shared
+/// with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) positions: PositionMode,
@@ -32,7 +33,7 @@ impl SharedAttention {
         Self { clock, ..Self::default() }
     }
 
-    /// The attention that was computed for the same request, else `compute`'s.
+    /// Returns the attention that was computed for the same request, or else calls `compute`.
     pub(super) fn get_or_compute(
         &self,
         asked: Asked,
@@ -51,14 +52,14 @@ impl SharedAttention {
         Ok(output)
     }
 
-    /// The time that others have spent on the attention that a cache has taken since this was last
-    /// asked.
+    /// Returns the time that another cache spent on the attention reused since the last call.
     pub(super) fn saved(&self) -> Duration {
         self.saved.take()
     }
 }
 
-/// Tells the time when the device has done what it was given; without one, at once.
+/// Clock that waits for the device to finish its work before it tells the time; without a device it
+/// does not wait.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clock(pub(super) Option<Device>);
 

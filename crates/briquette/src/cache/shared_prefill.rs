@@ -11,12 +11,14 @@ use super::{
 };
 use crate::{Error, Policy, Result, position::PositionEncoding};
 
-/// Empty caches of one model that take in the same prompt, in one pass of the model: its products
-/// are computed once, and so is the attention of policies that observe the same of it. Each cache
-/// scores and compresses for itself, and ends as it would have alone, number for number.
+/// Fills empty caches of one model with the same prompt, in one pass of the model.
 ///
-/// Compression comes after the attention, so that of a whole prompt is the same under every policy
-/// that [can share it](Policy::can_share_prefill).
+/// The matrix products of the model are computed once, and so is the attention of policies that
+/// observe the same statistics. Each cache scores and compresses for itself, and ends as it would
+/// have alone, number for number.
+///
+/// Compression comes after the attention, so the attention of a whole prompt is the same under
+/// every policy that [can share it](Policy::can_share_prefill).
 ///
 /// ```
 /// # use briquette::{Budget, CacheShape, KvCache, Policy, Prompt, cache::SharedPrefill};
@@ -50,10 +52,10 @@ pub struct SharedPrefill<'a> {
 /// Time that a timed shared prefill has spent in its caches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedTimes {
-    /// All of it.
+    /// Time in all caches together.
     pub all: Duration,
-    /// Of each cache: its attention, whichever cache computed it, and what it did for itself. With
-    /// the time outside the caches this is what its own prefill would take.
+    /// Time of each cache: its attention, whichever cache computed it, and its own work. With the
+    /// time outside the caches, a prefill of this cache alone would take as long.
     pub each: Vec<Duration>,
 }
 
@@ -101,7 +103,7 @@ impl<'a> SharedPrefill<'a> {
         Ok(shared)
     }
 
-    /// Measures what each cache takes. The device is waited for before and after each of them.
+    /// Measures the time of each cache, and waits for the device before and after each of them.
     pub fn timed(self) -> Self {
         Self { is_timed: true, ..self }
     }
@@ -111,8 +113,8 @@ impl<'a> SharedPrefill<'a> {
         self.is_timed.then_some(&self.times)
     }
 
-    /// [`KvCache::attend`] of all caches: the whole prompt at once, layers from the first to the
-    /// last. Returns the attention, which is that of every cache.
+    /// Calls [`KvCache::attend`] of all caches, with the whole prompt at once and layers from the
+    /// first to the last. Returns the attention, which is the same for every cache.
     ///
     /// # Errors
     /// As [`KvCache::attend`], and [`Error::TensorShape`] for a part of the prompt. All caches are
@@ -161,15 +163,15 @@ impl<'a> SharedPrefill<'a> {
         output.ok_or_else(|| Error::SharedPrefill { cache: 0, reason: "there is none".into() })
     }
 
-    /// Empties all caches, as after an error of the model between its layers.
+    /// Empties all caches, for example after the model has failed between two layers.
     pub fn reset(&mut self) {
         self.caches.iter_mut().for_each(KvCache::reset);
     }
 }
 
 impl Policy {
-    /// Whether the attention of a whole prompt is the same under this policy as under others: all
-    /// but those with sparse attention.
+    /// Whether the attention of a whole prompt is the same under this policy as under others: true
+    /// without sparse attention.
     pub fn can_share_prefill(&self) -> bool {
         self.sparse_prefill().is_none()
     }

@@ -1,12 +1,14 @@
-//! A step of a model, which is taken back whole if it fails.
+//! A step of a model, which is undone as a whole if it fails.
 
 use super::{KvCache, layer::LayerCache, rollback::Rollback};
 use crate::Result;
 
 impl KvCache {
-    /// Runs the calls of one step, such as those of all layers for one token or one chunk of a
-    /// prompt, and takes all of them back if it fails: the cache then goes on as if the step had
-    /// never been, in the layers before the one that failed too.
+    /// Runs the calls of one step, and undoes all of them if it fails.
+    ///
+    /// A step is, for example, the calls of all layers for one token or one chunk of a prompt.
+    /// After a failure the cache is as it was before the step, also in the layers before the one
+    /// that failed.
     ///
     /// ```
     /// # use briquette::{CacheShape, KvCache, Policy, position::NoPositionEncoding};
@@ -26,16 +28,16 @@ impl KvCache {
     /// # }
     /// ```
     ///
-    /// A model does without it where an error ends the generation, or [`reset`](Self::reset)
-    /// follows: each call of [`attend`](Self::attend) takes itself back. It needs a step where the
-    /// same cache goes on after an error, because the layers before the one that failed have taken
-    /// the tokens in.
+    /// A model needs no step if an error ends the generation or [`reset`](Self::reset) follows:
+    /// each call of [`attend`](Self::attend) undoes itself. It needs one if the same cache
+    /// continues after an error, because the layers before the one that failed hold the tokens
+    /// already.
     ///
     /// The remembered layers share their buffers with the cache until the step ends. A call that
     /// only appends costs nothing more: prompts, and decoded tokens where the policy does not
-    /// compress in decoding. A call that compresses costs a copy of what its layer held, and until
-    /// the step ends that copy; a layer that is called twice in one step is copied too. Room that
-    /// was made for tokens of a failed step may stay.
+    /// compress in decoding. A call that compresses copies what its layer held, and the copy stays
+    /// until the step ends. A layer that is called twice in one step is copied too. Room that was
+    /// made for the tokens of a failed step may stay.
     ///
     /// # Errors
     /// The error of `calls`. Where that is of another type, see [`try_step`](Self::try_step).
@@ -43,16 +45,16 @@ impl KvCache {
         self.try_step(calls)
     }
 
-    /// Whether a [`step`](Self::step) of the next decoded token would cost a copy of what its
-    /// layers hold: where the policy compresses at decoded tokens, and where this one packs others
-    /// in the place that [device indexing](crate::state::Replay::begin_device_indexing) has made.
+    /// Whether a [`step`](Self::step) of the next decoded token would copy what its layers hold. It
+    /// would if the policy compresses in decoding, or if the token makes a store pack others into
+    /// room made by [device indexing](crate::state::Replay::begin_device_indexing).
     pub fn step_copies(&mut self) -> bool {
         self.policy.schedule().decode_every.is_some()
             || self.layers.iter_mut().any(LayerCache::packs_in_place)
     }
 
-    /// Runs the calls of one step as [`step`](Self::step) does, where they fail with an error of
-    /// the model's own.
+    /// Runs the calls of one step as [`step`](Self::step) does, if they fail with another type of
+    /// error.
     ///
     /// # Errors
     /// The error of `calls`.

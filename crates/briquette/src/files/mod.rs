@@ -1,4 +1,4 @@
-//! Files: one reader of all that is opened, and one writer of all that is kept.
+//! Files: one reader for all input, and one writer for all output.
 
 mod read;
 mod write;

@@ -11,12 +11,13 @@ use std::{
 /// Maximum number of bytes of a text.
 pub const LONGEST: u64 = 1 << 30;
 
-/// Bytes that are read between two looks at the flag.
+/// Bytes that are read between two checks of the flag.
 const PIECE: usize = 1 << 20;
 
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Makes a flag stop every reader of the process once it is set. The first flag counts.
+/// Makes a flag stop every reader of the process once it is set. Only the first call of this
+/// function counts.
 pub fn stop_by(flag: Arc<AtomicBool>) {
     let _ = FLAG.set(flag);
 }
@@ -47,18 +48,18 @@ fn check(found: &fs::Metadata) -> io::Result<()> {
     }
 }
 
-/// A [`regular`] file as long as it was when it was opened. What is written to it meanwhile is not
-/// read.
+/// Reader of a [`regular`] file, up to the length that the file had when it was opened. Bytes that
+/// are written meanwhile are not read.
 #[derive(Debug)]
 pub struct Reader {
     file: File,
     length: u64,
-    /// Bytes to come.
+    /// Bytes that are left to read.
     left: u64,
 }
 
 impl Reader {
-    /// Reads an open file from where it is.
+    /// Reads an open file from its current position.
     ///
     /// # Errors
     /// Errors of the file system, and one for a file that is not regular.

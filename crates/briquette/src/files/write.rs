@@ -5,8 +5,8 @@ use std::{
 
 use tempfile::{Builder, NamedTempFile};
 
-/// Writes a file: beside it first, under a name that nobody else has, to the disk, then in its
-/// place. Who reads it finds the old one or the new one.
+/// Replaces a file: writes a new one beside it, under a name of its own, syncs it to disk, and
+/// moves it into place. A reader finds the old file or the new one.
 ///
 /// # Errors
 /// As [`check`], and what `fill` gives.
@@ -36,8 +36,8 @@ pub fn check(path: &Path) -> io::Result<()> {
     beside(&place(path)?).map(|_| ())
 }
 
-/// Creates a file in the folder of `path` that is gone when dropped, with the ending of `path` and
-/// the permissions of any other new file.
+/// Creates a file in the folder of `path`, with its ending and the permissions of any other new
+/// file. The file is deleted when dropped.
 ///
 /// # Errors
 /// Errors of the file system, without the name of the file.

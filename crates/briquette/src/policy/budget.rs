@@ -4,9 +4,9 @@ use super::Policy;
 use crate::{CacheShape, Error, Result, budget::Budget, check::MOST_COLUMNS};
 
 impl Policy {
-    /// Number of columns that a layer may hold above its budget before it is compressed again;
-    /// where decoding compresses nothing, or the budget grows with it, the number it makes room for
-    /// at a time.
+    /// Number of columns that a layer may hold above its budget before it is compressed again.
+    /// Where decoding does not compress, or the budget grows with it, the number of columns to make
+    /// room for at a time.
     pub(crate) fn slack(&self) -> usize {
         const GROWTH: usize = 64;
         let slack = match (self.schedule.decode_every, self.budget) {

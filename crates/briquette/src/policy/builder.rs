@@ -28,8 +28,7 @@ impl Policy {
         self
     }
 
-    /// Sets the budget of a policy that [takes one](Self::takes_budget) and has none. Others stay
-    /// as they are.
+    /// Sets the budget if the policy [takes one](Self::takes_budget) and has none.
     pub fn with_default_budget(mut self, budget: Budget) -> Self {
         if self.takes_budget() {
             self.budget.get_or_insert(budget);
@@ -37,7 +36,7 @@ impl Policy {
         self
     }
 
-    /// Sets when it compresses.
+    /// Sets when the policy compresses.
     pub fn with_schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
         self
@@ -61,34 +60,34 @@ impl Policy {
         self
     }
 
-    /// Sets the profile of the model it is for.
+    /// Sets the profile of the model.
     pub fn with_profile(mut self, profile: Arc<Profile>) -> Self {
         self.profile = Some(profile);
         self
     }
 
-    /// Lets attention over prompts compute a part of its weights.
+    /// Makes attention over prompts sparse, so that it computes only a part of its weights.
     pub fn with_sparse_prefill(mut self, prefill: SparsePrefill) -> Self {
         self.sparse_prefill = Some(prefill);
         self
     }
 
     /// Sets the scorer, built in or custom.
-    pub fn with_score(mut self, score: impl Scorer) -> Self {
+    pub fn with_scorer(mut self, score: impl Scorer) -> Self {
         self.score = Arc::new(score);
         self
     }
 
     /// Sets the allocator, built in or custom. Budgets per head, or per batch row, need a store
     /// that holds different lengths: a dense one becomes [`Ragged`].
-    pub fn with_allocate(mut self, allocate: impl Allocator) -> Self {
+    pub fn with_allocator(mut self, allocate: impl Allocator) -> Self {
         self.allocate = Arc::new(allocate);
         self.fit_store()
     }
 
     /// Sets the reducer, built in or custom. If heads may end with different lengths, or tokens
     /// share entries, a dense store becomes one that holds them.
-    pub fn with_reduce(mut self, reduce: impl Reducer) -> Self {
+    pub fn with_reducer(mut self, reduce: impl Reducer) -> Self {
         self.reduce = Arc::new(reduce);
         self.fit_store()
     }
@@ -148,8 +147,8 @@ impl Policy {
         self.with_parameter("with_normalize", score, None)
     }
 
-    /// Replaces the stages that have a parameter of a setter; if none has it, the setter was called
-    /// in vain.
+    /// Replaces the stages that have the parameter of a setter. If no stage has it, the policy
+    /// records the setter as a mistake.
     fn with_parameter(
         mut self,
         setter: &'static str,

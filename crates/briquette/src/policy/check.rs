@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl Policy {
-    /// Checks every parameter, and that there is a budget if it [takes one](Self::takes_budget).
-    /// [`KvCache::new`](crate::KvCache::new) does so too.
+    /// Checks every parameter, and that the policy has a budget if it [takes
+    /// one](Self::takes_budget). [`KvCache::new`](crate::KvCache::new) does so too.
     ///
     /// # Errors
     /// [`Error::SetterMismatch`], [`Error::InvalidParameter`], [`Error::BudgetMissing`],
@@ -53,8 +53,8 @@ impl Policy {
         self.reducer().check_budget(budget, self.protect)
     }
 
-    /// Checks append-only decoding: only dropping leaves entries as they are, and not every store
-    /// does.
+    /// Checks append-only decoding: the reducer must only drop entries, and the store must not
+    /// rewrite them.
     fn check_append_only(&self) -> Result<()> {
         let Some(append) = self.schedule.append_only else { return Ok(()) };
         check::count("schedule.append-only.page", append.page)?;
@@ -95,8 +95,8 @@ impl Policy {
         Ok(())
     }
 
-    /// Checks that the store fits the other stages. One that pads heads to the longest, or holds a
-    /// copy for each token, would use the memory that they have freed.
+    /// Checks that the store fits the other stages. A store that pads heads to the longest, or
+    /// copies shared entries for each token, would take the memory that those stages have freed.
     fn check_store(&self) -> Result<()> {
         let store = self.store();
         let fail = |stage: &str, needs| {
@@ -118,7 +118,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Checks that it can serve a cache of this shape: its store, and the profile it reads.
+    /// Checks that the policy fits a cache of this shape: its store, and the profile it reads.
     ///
     /// # Errors
     /// [`Error::ProfileMissing`], [`Error::ProfileShape`], [`Error::InvalidProfile`] or
@@ -156,7 +156,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Refuses a setter that was called in vain: a mistake of the caller.
+    /// Refuses a setter that did not apply to the policy, which is a mistake of the caller.
     pub(super) fn check_setters(&self) -> Result<()> {
         let Some(mismatch) = &self.mismatch else { return Ok(()) };
         Err(Error::SetterMismatch {

@@ -1,7 +1,6 @@
 //! File form of a policy, TOML or JSON.
 
 use std::{
-    iter,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -42,7 +41,7 @@ struct FileForm {
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget: Option<Budget>,
-    /// Share of the tokens that are dropped, another way to write a budget.
+    /// Share of the tokens to drop, another way to write a budget.
     #[serde(default, skip_serializing)]
     compression_ratio: Option<f64>,
     #[serde(default)]
@@ -63,7 +62,7 @@ struct FileForm {
     profile: Option<ProfileForm>,
 }
 
-/// Profile in a policy file: the path of its own file, relative to the policy file, or all of it.
+/// Profile in a policy file: a path relative to the policy file, or the whole profile.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum ProfileForm {
@@ -71,73 +70,14 @@ enum ProfileForm {
     Whole(Box<Profile>),
 }
 
-/// Stages of a policy file whose names have changed, of which only the kinds are read.
-#[derive(Deserialize)]
-struct StageKinds {
-    score: Kinds,
-    store: Option<Kinds>,
-}
-
-/// Kind of a stage as it is written, and that of the stage inside it.
-#[derive(Deserialize)]
-struct Kinds {
-    kind: String,
-    of: Option<Box<Kinds>>,
-}
-
-impl Kinds {
-    /// Returns the kinds of a stage by their current names.
-    fn of(stage: &impl Serialize) -> serde_json::Result<Self> {
-        serde_json::from_value(serde_json::to_value(stage)?)
-    }
-
-    /// Returns a warning for each old name, of the outermost stage first.
-    fn warnings(&self, current: &Self, what: &str) -> Vec<String> {
-        let renamed = self.all().zip(current.all()).filter(|(old, new)| old != new);
-        let warning = |(old, new)| {
-            format!(
-                "the {what} `{old}` is called `{new}` now; the next version reads the new name only"
-            )
-        };
-        renamed.map(warning).collect()
-    }
-
-    /// Returns the kinds from the outermost in.
-    fn all(&self) -> impl Iterator<Item = &str> {
-        iter::successors(Some(self), |kinds| kinds.of.as_deref()).map(|kinds| kinds.kind.as_str())
-    }
-}
-
-/// Policy file that was read.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct PolicyFile {
-    /// Policy.
-    pub policy: Policy,
-    /// Warnings: one for each name in the file that is read for one more version only, with the
-    /// name that replaces it.
-    pub warnings: Vec<String>,
-}
-
-impl PolicyFile {
-    /// Reads a policy file, TOML or JSON by its ending.
-    ///
-    /// # Errors
-    /// [`Error::PolicyFile`] with what is wrong and where, or the check of a parameter.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
-        read(path.as_ref())
-    }
-}
-
 impl Policy {
-    /// Reads a policy file, TOML or JSON by its ending. [`PolicyFile::read`] also says which of its
-    /// names are old ones. A file without a budget gets one by
+    /// Reads a policy file, TOML or JSON by its ending. If the file has no budget, set one by
     /// [`with_budget`](Self::with_budget).
     ///
     /// # Errors
     /// [`Error::PolicyFile`] with what is wrong and where, or the check of a parameter.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
-        Ok(read(path.as_ref())?.policy)
+        read(path.as_ref())
     }
 
     /// Reads a policy from TOML. See [`from_file`](Self::from_file).
@@ -145,7 +85,7 @@ impl Policy {
     /// # Errors
     /// [`Error::PolicyFile`], or the check of a parameter.
     pub fn from_toml(text: &str) -> Result<Self> {
-        Ok(read_text(text, Format::Toml, "TOML", None)?.policy)
+        read_text(text, Format::Toml, "TOML", None)
     }
 
     /// Reads a policy from JSON. See [`from_file`](Self::from_file).
@@ -153,7 +93,7 @@ impl Policy {
     /// # Errors
     /// [`Error::PolicyFile`], or the check of a parameter.
     pub fn from_json(text: &str) -> Result<Self> {
-        Ok(read_text(text, Format::Json, "JSON", None)?.policy)
+        read_text(text, Format::Json, "JSON", None)
     }
 
     /// Returns the policy as TOML.
@@ -173,7 +113,7 @@ impl Policy {
     }
 }
 
-fn read(path: &Path) -> Result<PolicyFile> {
+fn read(path: &Path) -> Result<Policy> {
     let origin = path.display().to_string();
     let fail = |message: String| Error::PolicyFile { origin: origin.clone(), place: None, message };
     let format = match path.extension().and_then(|ending| ending.to_str()) {
@@ -196,13 +136,8 @@ fn read(path: &Path) -> Result<PolicyFile> {
     })
 }
 
-/// Reads a policy from text. Paths in it begin at `folder`.
-fn read_text(
-    text: &str,
-    format: Format,
-    origin: &str,
-    folder: Option<&Path>,
-) -> Result<PolicyFile> {
+/// Reads a policy from text. Paths in it are relative to `folder`.
+fn read_text(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> Result<Policy> {
     let fail =
         |message: String| Error::PolicyFile { origin: origin.to_owned(), place: None, message };
     let wrong = |Mistake { place, message }| Error::PolicyFile {
@@ -211,12 +146,6 @@ fn read_text(
         message,
     };
     let file: FileForm = format.parse(text).map_err(wrong)?;
-    let written: StageKinds = format.parse(text).map_err(wrong)?;
-    let current = |kinds: serde_json::Result<Kinds>| kinds.map_err(|error| fail(error.to_string()));
-    let mut warnings = written.score.warnings(&current(Kinds::of(&file.score))?, "scorer");
-    if let Some(store) = &written.store {
-        warnings.extend(store.warnings(&current(Kinds::of(&file.store))?, "store"));
-    }
     let budget = match (file.budget, file.compression_ratio) {
         (budget, None) => budget,
         (None, Some(ratio)) => Some(Budget::of_compression_ratio(ratio)?),
@@ -250,7 +179,7 @@ fn read_text(
         mismatch: None,
     };
     policy.check_parts()?;
-    Ok(PolicyFile { policy, warnings })
+    Ok(policy)
 }
 
 fn write(policy: &Policy, format: Format) -> Result<String> {
@@ -293,14 +222,8 @@ fn write(policy: &Policy, format: Format) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-    use crate::{
-        methods,
-        ops::HeadPattern,
-        score::{CriticalKv, EntropyGated, KeyDiff},
-    };
+    use crate::{methods, ops::HeadPattern};
 
     /// The method of this name, with this budget if it takes one.
     fn named(name: &str, budget: Budget) -> Policy {
@@ -401,62 +324,6 @@ mod tests {
         let with_window = toml.replace("[score]", "[score]\nwindow = 32");
         let error = Policy::from_toml(&with_window).unwrap_err().to_string();
         assert!(error.contains("`window`") && error.contains("`normalize`"), "{error}");
-    }
-
-    /// Names of scorers and stores in older files, with the current ones.
-    const RENAMED: [(&str, &str); 11] = [
-        ("key-norm", "knorm"),
-        ("key-difference", "keydiff"),
-        ("lag-relative", "lagkv"),
-        ("cur", "curdkv"),
-        ("capacity", "capkv"),
-        ("redundancy", "r-kv"),
-        ("query-direction", "q-filter"),
-        ("trigonometric", "triattention"),
-        ("whole-chunks", "chunkkv"),
-        ("critical", "criticalkv"),
-        ("shared", "clustered"),
-    ];
-
-    #[test]
-    fn an_old_file_is_read_as_the_same_policy_with_a_warning() {
-        let budget = Budget::Tokens(256);
-        let gated = EntropyGated::of(CriticalKv::of(KeyDiff {}));
-        let policies = methods()
-            .into_iter()
-            .map(|method| named(&method.name, budget))
-            .chain([Policy::knorm(budget).with_score(gated)]);
-        let mut seen = BTreeSet::new();
-        for policy in policies {
-            let name = policy.name();
-            let (toml, json) = (policy.to_toml().unwrap(), policy.to_json().unwrap());
-            let mut expected = Vec::new();
-            let (mut old_toml, mut old_json) = (toml.clone(), json);
-            for (old, new) in RENAMED {
-                let (in_toml, in_json) =
-                    (format!("kind = \"{new}\""), format!("\"kind\": \"{new}\""));
-                if toml.contains(&in_toml) {
-                    expected.push((old, new));
-                    seen.insert(new);
-                }
-                old_toml = old_toml.replace(&in_toml, &in_toml.replace(new, old));
-                old_json = old_json.replace(&in_json, &in_json.replace(new, old));
-            }
-            for read in [
-                read_text(&old_toml, Format::Toml, "TOML", None).unwrap(),
-                read_text(&old_json, Format::Json, "JSON", None).unwrap(),
-            ] {
-                let PolicyFile { policy, warnings } = read;
-                assert_eq!(policy.to_toml().unwrap(), toml, "{name}");
-                assert_eq!(warnings.len(), expected.len(), "{name}: {warnings:?}");
-                for (old, new) in &expected {
-                    let says = format!("`{old}` is called `{new}`");
-                    assert!(warnings.iter().any(|one| one.contains(&says)), "{name}: {warnings:?}");
-                }
-            }
-            assert!(read_text(&toml, Format::Toml, "TOML", None).unwrap().warnings.is_empty());
-        }
-        assert_eq!(seen.len(), RENAMED.len(), "{seen:?}");
     }
 
     #[test]

@@ -13,7 +13,6 @@ mod position_mode;
 mod schedule;
 mod sparse_prefill;
 
-pub use file::PolicyFile;
 pub use methods::{MethodInfo, methods};
 pub use policy::Policy;
 pub use position_mode::PositionMode;

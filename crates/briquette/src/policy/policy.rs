@@ -37,7 +37,7 @@ pub struct Policy {
     pub(super) positions: PositionMode,
     pub(super) profile: Option<Arc<Profile>>,
     pub(super) sparse_prefill: Option<SparsePrefill>,
-    /// First setter that was called in vain.
+    /// First setter that did not apply to the policy.
     pub(super) mismatch: Option<Mismatch>,
 }
 
@@ -75,14 +75,14 @@ impl Policy {
         &self.name
     }
 
-    /// Returns its budget; `None` if it keeps everything, or has still to be given one.
+    /// Returns its budget; `None` if it keeps everything, or has no budget yet.
     pub fn budget(&self) -> Option<Budget> {
         self.budget
     }
 
-    /// Whether it takes a budget: its schedule compresses. Without one it is for no cache; a policy
-    /// that never compresses ([`full`](Self::full), [`kivi`](Self::kivi), [`fp8`](Self::fp8)) keeps
-    /// everything and takes none.
+    /// Whether it takes a budget, because its schedule compresses. No cache accepts such a policy
+    /// without one. A policy that never compresses ([`full`](Self::full), [`kivi`](Self::kivi),
+    /// [`fp8`](Self::fp8)) keeps everything and takes none.
     pub fn takes_budget(&self) -> bool {
         self.schedule.compresses()
     }
@@ -107,7 +107,7 @@ impl Policy {
         self.profile.as_deref()
     }
 
-    /// Returns the part of its weights that attention over a prompt computes; `None` is all.
+    /// Returns the sparse attention over prompts; `None` if it computes all weights.
     pub fn sparse_prefill(&self) -> Option<&SparsePrefill> {
         self.sparse_prefill.as_ref()
     }
@@ -131,8 +131,8 @@ impl Policy {
         stages.and(AttentionRequest::window(self.store().window()))
     }
 
-    /// Returns the reason that it needs queries or keys before they are rotated; `None` if it runs
-    /// on those of a model that rotates them itself ([`Rotated`](crate::position::Rotated)).
+    /// Returns why it needs queries or keys before they are rotated; `None` if a model may rotate
+    /// them itself ([`Rotated`](crate::position::Rotated)).
     pub fn needs_unrotated(&self) -> Option<&'static str> {
         let observes = self.observes();
         match self.positions {
@@ -146,9 +146,8 @@ impl Policy {
         }
     }
 
-    /// Returns how the model repeats the prompt in a second pass, by
-    /// [which](crate::KvCache::reconstruction) such a policy compresses; `None` if one pass is
-    /// enough.
+    /// Returns how the model repeats the prompt in a [second pass](crate::KvCache::reconstruction),
+    /// if the policy compresses by one; `None` if one pass is enough.
     pub fn second_pass(&self) -> Option<Repeat> {
         self.observes().second_pass
     }

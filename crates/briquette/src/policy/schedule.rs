@@ -1,35 +1,35 @@
 use serde::{Deserialize, Serialize};
 
-/// Schedule of the compressions of a cache.
+/// Times at which a cache is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Schedule {
     /// Compression while a prompt arrives.
     pub prefill: PrefillCompression,
-    /// Number of decoded tokens from one compression to the next; absent, decoding does not
-    /// compress. Between two compressions the cache holds up to that many tokens less one above its
+    /// Number of decoded tokens from one compression to the next; if absent, decoding does not
+    /// compress. Between two compressions the cache holds up to `decode_every` − 1 tokens above its
     /// budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_every: Option<usize>,
-    /// Decoding that only appends, if any: written entries stay as they are until their page is
-    /// dropped whole.
+    /// Append-only decoding, if any: written entries stay as they are until their whole page is
+    /// dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub append_only: Option<AppendOnly>,
 }
 
-/// Decoding that never rewrites an entry, for paged storage: of every
-/// [`decode_every`](Schedule::decode_every) tokens the best are appended and the others skipped,
-/// and where a head then holds more than its budget whole pages are dropped.
+/// Decoding that never rewrites an entry, for paged storage. Of every
+/// [`decode_every`](Schedule::decode_every) tokens the best are appended and the others skipped. A
+/// head that then holds more than its budget drops whole pages.
 ///
-/// - New tokens: the `keep` of them with the highest scores stay, those of
-///   [`protect.recent`](crate::Policy::with_recent) among them whatever their scores. Skipped ones
-///   are never held beyond this step.
-/// - Pages: `page` consecutive entries, counted from the first of a head. A page is dropped as a
-///   whole, the one with the lowest mean score first and of equal ones the newer; those with sinks,
-///   and the last while it is not full, stay. A head ends at most a page less one below its budget.
+/// - New tokens: the `keep` tokens with the highest scores stay, among them those of
+///   [`protect.recent`](crate::Policy::with_recent), whatever their scores. Skipped tokens are not
+///   held beyond this step.
+/// - Pages: `page` consecutive entries, counted from the first of a head. The page with the lowest
+///   mean score is dropped first, and of equal ones the newer. Pages with sinks stay, and so does
+///   the last page while it is not full. A head ends at most `page` − 1 entries below its budget.
 ///
-/// A prompt is compressed as usual, and pages are counted anew after it. The reducer must only
-/// drop, and a store that packs entries anew whenever some are dropped is refused.
+/// A prompt is compressed as usual, and pages are counted anew after it. The reducer must only drop
+/// entries. A store that packs entries again whenever some are dropped is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AppendOnly {

@@ -8,9 +8,9 @@ use crate::{CacheShape, Error, Profile, Result, check, head_patterns, ops::HeadP
 /// only that part; decoded tokens attend to all entries.
 ///
 /// MInference ([Jiang et al., 2024](https://arxiv.org/abs/2407.02490)) has a pattern for each head,
-/// found by a search on one sample ([`closest_patterns`](crate::ops::closest_patterns)), which
-/// `briquette calibrate --patterns` writes into the [profile](Profile); XAttention
-/// ([Xu et al., 2025](https://arxiv.org/abs/2503.16428)) has the same pattern for all.
+/// found by a search on one sample ([`closest_patterns`](crate::ops::closest_patterns));
+/// `briquette calibrate --patterns` writes them into the [profile](Profile). XAttention ([Xu et
+/// al., 2025](https://arxiv.org/abs/2503.16428)) has the same pattern for all heads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Form", into = "Form")]
 pub struct SparsePrefill {
@@ -78,18 +78,19 @@ impl SparsePrefill {
         Self { patterns: Patterns::Each(patterns.into()) }
     }
 
-    /// Creates MInference after its search: the patterns of the model's profile.
+    /// Creates a sparse prefill with the patterns of the model's profile: MInference after its
+    /// search.
     pub fn of_profile() -> Self {
         Self { patterns: Patterns::Profile }
     }
 
-    /// Creates MInference before a search: 1 000 columns and 6 096 distances in every head, the
-    /// pattern that its code gives heads for which the search finds nothing better.
+    /// Creates MInference before a search: 1 000 columns and 6 096 distances in every head. Its
+    /// code gives this pattern to heads for which the search finds nothing better.
     pub fn minference() -> Self {
         Self::of_all(HeadPattern::VerticalSlash { vertical: 1000, slash: 6096 })
     }
 
-    /// Creates XAttention as CompressKV runs it beside itself (appendix E): a stride of 8 and a
+    /// Creates XAttention with the settings of CompressKV's appendix E: a stride of 8 and a
     /// threshold of 0.9.
     pub fn xattention() -> Self {
         Self::of_all(HeadPattern::Antidiagonal { stride: 8, threshold: 0.9 })
@@ -134,7 +135,7 @@ impl SparsePrefill {
         matches!(self.patterns, Patterns::Profile)
     }
 
-    /// Refuses a profile for which nobody searched.
+    /// Refuses a profile without patterns.
     pub(super) fn check_profile(&self, profile: &Profile) -> Result<()> {
         if !self.reads_profile() || profile.patterns.is_some() {
             return Ok(());

@@ -13,8 +13,8 @@ use crate::Result;
 /// its own position.
 ///
 /// Row 0 of the table is position 0. A [shifted](RotaryEncoding::shift) table begins elsewhere and
-/// does not say so: give the cache one that was not shifted, as long as the positions it may count
-/// to.
+/// does not say so. Give the cache a table that was not shifted, and that holds every position the
+/// cache may count to.
 impl PositionEncoding for RotaryEncoding {
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
         let dtype = x.dtype();

@@ -14,8 +14,8 @@ pub trait PositionEncoding: Debug + Send + Sync {
     ///
     /// # Shapes
     /// - `x`: `[batch, heads, tokens, head_dim]`
-    /// - `positions`: `[batch, heads or 1, tokens]`, within `-1..max_positions`; at −1 stands
-    ///   padding, whose result does not matter as long as it is finite
+    /// - `positions`: `[batch, heads or 1, tokens]`, within `-1..max_positions`; −1 is padding,
+    ///   whose result does not matter as long as it is finite
     /// - returns `[batch, heads, tokens, head_dim]`, of the type of `x`
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4>;
 

@@ -1,8 +1,8 @@
 //! Position encodings, applied by the cache.
 //!
-//! A policy may re-count positions inside the cache, or compare keys before they are rotated, so
-//! the model hands over queries and keys *before* their positions are encoded and the cache encodes
-//! them. The encoding is [`RotaryEmbedding`], Burn's own
+//! A policy may re-count positions inside the cache, or compare keys before they are rotated. So
+//! the model hands over queries and keys *before* their positions are encoded, and the cache
+//! encodes them. The encoding is [`RotaryEmbedding`], Burn's own
 //! [`RotaryEncoding`](burn::nn::RotaryEncoding), or any other [`PositionEncoding`].
 //!
 //! A model that keeps its own rotation gives [`Rotated`]; policies that need more than that are

@@ -118,7 +118,8 @@ impl RotaryEmbedding {
     }
 
     /// Returns cosines and sines for a kernel that encodes keys of this type as it reads them, like
-    /// [`tables`](Self::tables): f16 where keys have 16 bits and the device has it, otherwise f32.
+    /// [`tables`](Self::tables). They are f16 where keys have 16 bits and the device has it,
+    /// otherwise f32.
     ///
     /// A kernel reads the tables once per token, four times as many bytes as the key if tokens
     /// share it. f16 holds a cosine to 2^-12, where a rotated key is rounded to 2^-9 of itself in

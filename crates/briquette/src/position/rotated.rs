@@ -2,7 +2,7 @@ use burn::tensor::{Int, Tensor};
 
 use super::PositionEncoding;
 
-/// Encoding of a model that rotates queries and keys itself: the cache takes them as they come and
+/// Encoding of a model that rotates queries and keys itself. The cache takes them as they come, and
 /// holds each key at the position it was written at.
 ///
 /// ```
@@ -25,10 +25,10 @@ use super::PositionEncoding;
 /// # }
 /// ```
 ///
-/// The next token of a row stands at [`tokens_seen`](crate::KvCache::tokens_seen), whatever has
-/// been evicted since: padding does not count. A model may count from elsewhere, as long as it does
-/// so for all tokens of a row: one that rotates the rows of a padded batch from one start counts
-/// columns, padding included.
+/// The next token of a row has the position [`tokens_seen`](crate::KvCache::tokens_seen), whatever
+/// has been evicted since; padding does not count. A model may count from elsewhere, as long as it
+/// does so for all tokens of a row. A model that rotates the rows of a padded batch from one start,
+/// for example, counts columns, padding included.
 ///
 /// A policy that needs queries or keys before their rotation is refused with
 /// [`Error::RotatedKeys`](crate::Error::RotatedKeys) in its first call;

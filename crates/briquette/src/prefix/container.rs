@@ -52,7 +52,7 @@ pub(super) fn write(path: &Path, header: String, tensors: &Tensors) -> Result<()
     .map_err(|error| failed(error.to_string()))
 }
 
-/// Reads a file and holds it to its checksum.
+/// Reads a file and verifies its checksum.
 pub(super) fn read(path: &Path) -> Result<(String, Tensors), PrefixError> {
     let fail = |reason: String| PrefixError::Container { path: path.into(), reason };
     let failed = |source| PrefixError::Read { path: path.into(), source };

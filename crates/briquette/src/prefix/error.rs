@@ -5,97 +5,43 @@ use crate::shape::CacheShape;
 /// An error of saving or loading a prefix.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum PrefixError {
     /// The file cannot be read.
     #[error("cannot read the prefix {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// The file cannot be written. What was there before is still there.
     #[error("cannot write the prefix {}: {reason}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        reason: String,
-    },
+    Write { path: PathBuf, reason: String },
     /// The file is cut off, or is no safetensors file.
     #[error("{} is cut off or no safetensors file: {reason}", path.display())]
-    Container {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        reason: String,
-    },
+    Container { path: PathBuf, reason: String },
     /// The file is a safetensors file, but no prefix.
     #[error("{} holds no prefix", path.display())]
-    NotAPrefix {
-        /// The file.
-        path: PathBuf,
-    },
+    NotAPrefix { path: PathBuf },
     /// The prefix was written in another version of the format.
     #[error("{} is a prefix of format {found}, but this build reads format {expected}", path.display())]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: String,
-        /// The version this build reads.
-        expected: u32,
-    },
+    Version { path: PathBuf, found: String, expected: u32 },
     /// The checksum is not that of the contents.
     #[error("{} was altered: its contents do not match their checksum", path.display())]
-    Altered {
-        /// The file.
-        path: PathBuf,
-    },
+    Altered { path: PathBuf },
     /// A part of the file contradicts the rest of it.
     #[error("the prefix does not fit together: {part} {reason}")]
-    Contents {
-        /// The number or tensor.
-        part: String,
-        /// The fault.
-        reason: String,
-    },
+    Contents { part: String, reason: String },
     /// The prefix is of a model with other dimensions.
     #[error("the prefix is for {found:?}, but the cache is {given:?}")]
-    OtherShape {
-        /// The shape in the file.
-        found: CacheShape,
-        /// The shape asked for.
-        given: CacheShape,
-    },
+    OtherShape { found: CacheShape, given: CacheShape },
     /// The prefix is of another model of the same shape.
     #[error("the prefix is of the model {}, but the cache is for {}", named(found), named(given))]
-    OtherModel {
-        /// The model in the file.
-        found: Option<String>,
-        /// The model asked for.
-        given: Option<String>,
-    },
+    OtherModel { found: Option<String>, given: Option<String> },
     /// The prefix was compressed under another policy.
     #[error(
         "the prefix was made under the policy `{found}`, which differs from the policy `{given}` of the cache"
     )]
-    OtherPolicy {
-        /// The policy in the file.
-        found: String,
-        /// The policy asked for. It may have the same name and another parameter.
-        given: String,
-    },
-    /// The prefix is of a cache that was configured otherwise.
+    OtherPolicy { found: String, given: String },
+    /// The prefix is of a cache with another configuration.
     #[error("the prefix has {what} {found}, but the cache has {given}")]
-    OtherConfig {
-        /// The setting that differs.
-        what: &'static str,
-        /// Its value in the file.
-        found: String,
-        /// Its value in the configuration.
-        given: String,
-    },
+    OtherConfig { what: &'static str, found: String, given: String },
     /// The cache has seen no token.
     #[error("the cache has seen no token: there is nothing to keep")]
     Empty,
@@ -103,26 +49,13 @@ pub enum PrefixError {
     #[error(
         "layer {layer} has seen {found:?} tokens, but layer 0 has seen {first:?}: a step is not complete"
     )]
-    LayersApart {
-        /// The first layer that differs.
-        layer: usize,
-        /// Tokens it has seen per batch row.
-        found: Vec<usize>,
-        /// Tokens layer 0 has seen.
-        first: Vec<usize>,
-    },
-    /// A store of one's own without a file form.
+    LayersApart { layer: usize, found: Vec<usize>, first: Vec<usize> },
+    /// A custom store has no file form.
     #[error("the store `{store}` does not say how it is written to a file or repeated")]
-    Store {
-        /// The name of the store.
-        store: String,
-    },
-    /// A cache of several rows, or of none, is to be given to other rows.
+    Store { store: String },
+    /// A cache of several rows, or of none, was to be forked into rows.
     #[error("only a cache of one row can be given to several: this one has {rows}")]
-    Rows {
-        /// Rows of the cache.
-        rows: usize,
-    },
+    Rows { rows: usize },
 }
 
 impl PrefixError {

@@ -6,10 +6,10 @@ use std::{
 use super::{Header, Parts, PrefixError, container};
 use crate::{CacheShape, Error, Policy, Result};
 
-/// A prefix read from its file and held to its checksum, without the device it will live on.
+/// Prefix read from its file, its checksum verified, before it is on a device.
 ///
 /// The tensors stay in host memory until [`KvCache::from_prefix`](crate::KvCache::from_prefix)
-/// takes it up.
+/// loads it.
 #[derive(Clone, Debug)]
 pub struct Prefix {
     path: PathBuf,
@@ -54,8 +54,7 @@ impl Prefix {
         }
     }
 
-    /// The identity of its model among others, as the cache was
-    /// [given](crate::CacheConfig::with_model) it.
+    /// The identity of its model, as it was [given](crate::CacheConfig::with_model) to the cache.
     pub fn model(&self) -> Option<&str> {
         self.header.model.as_deref()
     }
@@ -85,7 +84,7 @@ impl Prefix {
         self.header.bytes_held
     }
 
-    /// Texts that were [saved beside it](crate::KvCache::save_with_metadata), by name.
+    /// Texts that were [saved with it](crate::KvCache::save_with_metadata), by name.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.header.metadata
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Policy, shape::CacheShape};
 
-/// Header of a prefix, as JSON: all of it but the tensors.
+/// Header of a prefix, as JSON: everything but the tensors.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Header {
@@ -29,7 +29,7 @@ pub(crate) struct Header {
     pub(crate) tokens_kept: Vec<Vec<usize>>,
     /// Bytes the cache held on the device.
     pub(crate) bytes_held: usize,
-    /// Texts by name, of the one who saved it; older files have none.
+    /// Texts by name, given when it was saved; older files have none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) metadata: BTreeMap<String, String>,
     /// The numbers of the layers and their stores, by name.
@@ -37,8 +37,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Whether it was saved under this policy: by its fingerprint, or by the fingerprint of the
-    /// policy that its text is read as, which may name stages as an older version did.
+    /// Whether it was saved under this policy. Compares its fingerprint, or else that of the policy
+    /// read from its text, which may name stages as an older version did.
     pub(crate) fn is_of(&self, policy: &Policy) -> bool {
         let given = fingerprint(policy);
         let read = || self.policy_file.as_ref().and_then(|text| Policy::from_toml(text).ok());

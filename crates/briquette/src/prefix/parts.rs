@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
 use super::PrefixError;
 use crate::{Error, Result};
 
-/// Named numbers and tensors: what a store is written to a file as, and read from it.
+/// Named numbers and tensors: the form in which a store is written to a file and read from it.
 ///
 /// Names of parts of parts are joined by dots, as in `layer.0.store.keys`.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,7 @@ impl Parts {
         self.tensors.insert(name.to_owned(), TensorData::new(numbers, [length]));
     }
 
-    /// Puts parts in, whose names then begin with `name`.
+    /// Puts parts in, with `name` before their names.
     pub fn put_parts(&mut self, name: &str, parts: Self) {
         let below = |inner: String| format!("{name}.{inner}");
         self.numbers.extend(parts.numbers.into_iter().map(|(inner, part)| (below(inner), part)));
@@ -67,7 +67,7 @@ impl Parts {
         }
     }
 
-    /// Takes so many numbers out.
+    /// Takes a list of `length` numbers out.
     ///
     /// # Errors
     /// [`PrefixError::Contents`] if there are others.
@@ -144,7 +144,7 @@ impl Parts {
         Self { numbers: below(&mut self.numbers, name), tensors: below(&mut self.tensors, name) }
     }
 
-    /// Says that nothing is left.
+    /// Checks that nothing is left.
     ///
     /// # Errors
     /// [`PrefixError::Contents`] otherwise.

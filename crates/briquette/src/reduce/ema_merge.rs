@@ -14,10 +14,10 @@ use crate::{
 /// Merges each evicted entry into the kept one with the most similar key, if it is similar enough:
 /// D2O (Wan et al., 2024, Eq. 9 to 12).
 ///
-/// The threshold is an exponential moving average per layer and batch row: first the mean over all
-/// evicted entries of their highest similarity, then at every later compression a mean with weight
-/// `beta` on the newest one. A kept entry weighs e, an entry merged into it exp(cosine); the
-/// weights of keys and values are the same and sum to one.
+/// The threshold is an exponential moving average per layer and batch row. It begins as the mean
+/// over all evicted entries of their highest similarity; every later compression averages it, with
+/// weight `beta` on the newest mean. A kept entry weighs e, an entry merged into it exp(cosine);
+/// the weights of keys and values are the same and sum to one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmaMerge {
@@ -117,9 +117,9 @@ impl Reducer for EmaMerge {
         let counts = kept.counts.clone();
         let width = kept.width();
         let LayerView { entries, ops, .. } = *view;
-        let gone = Entries { tracks: AttentionStatistics::default(), ..entries.clone() };
+        let gone = Entries { statistics: AttentionStatistics::default(), ..entries.clone() };
         let gone = select_entries(gone, &evicted, ops)?;
-        let Entries { keys, values, positions, tracks, clustering } =
+        let Entries { keys, values, positions, statistics, clustering } =
             select_entries(entries.clone(), &kept, ops)?;
         let step = Step {
             merge: self,
@@ -146,7 +146,7 @@ impl Reducer for EmaMerge {
                 ((merged, values), Tensor::cat(vec![of_keys, of_values], 1))
             }
         };
-        let entries = Entries { keys, values, positions, tracks, clustering };
+        let entries = Entries { keys, values, positions, statistics, clustering };
         Ok(Reduced { entries, counts, state: Some(state) })
     }
 }

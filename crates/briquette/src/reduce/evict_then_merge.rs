@@ -19,29 +19,29 @@ use crate::{
 /// Evicts what matters least and merges what matters a little into what matters most: EMS (Li et
 /// al., 2024, section 4.2, Eq. 5).
 ///
-/// Of `B` entries the last tokens keep one each; the others are representatives, those with the
-/// highest scores. The next (`gamma` − 1) · B are merged into the representative they are most
-/// redundant with, R = cos(keys) · cos(values), and the rest is evicted. Where R is at most `tau`
-/// the token goes to the zero class, which is eviction too. Keys are merged as unit vectors,
-/// weighted by score, and each token keeps the norm of its own key and its own position; values are
-/// merged as they are.
+/// Of a head's `B` entries the last tokens keep one each; the others belong to representatives, the
+/// tokens with the highest scores. The next (`gamma` − 1) · B tokens are merged into the
+/// representative they are most redundant with, R = cos(keys) · cos(values), and the rest are
+/// evicted. A token whose R is at most `tau` falls into the zero class, which is eviction too. Keys
+/// are merged as unit vectors, weighted by score, and each token keeps the norm of its own key and
+/// its own position. Values are merged as they are.
 ///
 /// In decoding the tokens that leave the window become representatives, and the representatives
-/// that matter least are merged with all their tokens. No more than (`gamma` − 1) · B tokens
-/// besides the representatives are remembered: those that matter least are forgotten first.
+/// that matter least are merged with all their tokens. At most (`gamma` − 1) · B tokens besides the
+/// representatives are kept; those that matter least are dropped first.
 ///
-/// All of it is decided on the device. The host knows how many entries a head keeps, but of tokens
-/// only how many there may be: there are columns for as many, and those that hold none come first.
+/// The device makes all decisions. The host knows how many entries a head keeps, but only an upper
+/// bound of its tokens. There are columns for that many, and empty ones come first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EvictThenMerge {
-    /// Tokens remembered, in budgets: 1 merges nothing, infinity evicts nothing before merging
-    /// (Table 7).
+    /// Number of tokens kept, as a multiple of the budget: 1 merges nothing, infinity evicts
+    /// nothing before merging (Table 7).
     #[serde(with = "crate::stage::infinite")]
     pub gamma: f64,
     /// The redundancy above which a token is merged: 1 merges nothing.
     pub tau: f64,
-    /// At which position merged keys are encoded, if the policy holds keys before encoding.
+    /// Position at which merged keys are encoded, if the policy holds keys before encoding.
     #[serde(default)]
     pub rotate: Rotate,
     /// Measure of redundancy of two tokens (Table 8).
@@ -53,7 +53,7 @@ pub struct EvictThenMerge {
 }
 
 impl Default for EvictThenMerge {
-    /// The paper's: γ = 4, τ = 0.6.
+    /// Defaults of the paper: γ = 4, τ = 0.6.
     fn default() -> Self {
         Self {
             gamma: 4.0,
@@ -89,7 +89,7 @@ pub enum MergeWeights {
     Attention,
 }
 
-/// At which position the key of a merged token is encoded.
+/// Position at which the key of a merged token is encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rotate {
@@ -101,7 +101,7 @@ pub enum Rotate {
 }
 
 impl EvictThenMerge {
-    /// Tokens besides the representatives that are remembered beside `entries` clusters.
+    /// Maximum number of tokens that `entries` clusters keep besides their representatives.
     fn others(&self, entries: usize) -> usize {
         // Infinity becomes the largest whole number.
         ((self.gamma - 1.0) * entries as f64) as usize
@@ -176,8 +176,8 @@ impl Reducer for EvictThenMerge {
         let clusters = step.clusters()?;
         let tokens = step.tokens(&clusters)?;
         let MergedClusters { keys, values, .. } = clusters;
-        let Tokens { positions, tracks, clustering } = tokens;
-        let entries = Entries { keys, values, positions, tracks, clustering: Some(clustering) };
+        let Tokens { positions, statistics, clustering } = tokens;
+        let entries = Entries { keys, values, positions, statistics, clustering: Some(clustering) };
         Ok(Reduced { entries, counts: counts.tokens, state: None })
     }
 }
@@ -197,7 +197,7 @@ fn check_scores(view: &LayerView<'_>, scores: &Tensor<3>) -> Result<()> {
 
 /// Numbers of each head that the host knows: per batch row and kv head, rows first.
 struct Counts {
-    /// Clusters of the window, which stay as they are: the last.
+    /// Clusters of the window, the last ones, which stay as they are.
     recent: Vec<usize>,
     /// Clusters before the window that stay and may be merged into.
     representatives: Vec<usize>,
@@ -205,7 +205,7 @@ struct Counts {
     merging: Vec<usize>,
     /// Clusters that are kept.
     clusters: Vec<usize>,
-    /// Tokens that are kept, at most.
+    /// Maximum number of tokens that are kept.
     tokens: Vec<usize>,
 }
 
@@ -271,7 +271,7 @@ struct MergedClusters {
 /// Tokens after the merge.
 struct Tokens {
     positions: Tensor<3, Int>,
-    tracks: AttentionStatistics,
+    statistics: AttentionStatistics,
     clustering: Clustering,
 }
 
@@ -306,7 +306,7 @@ impl Step<'_> {
             keys: view.entries.keys.clone(),
             values: view.entries.values.clone(),
             positions: table.representatives.clone(),
-            tracks: AttentionStatistics::new([(Statistic::Scores, self.weights()?)]),
+            statistics: AttentionStatistics::new([(Statistic::Scores, self.weights()?)]),
             clustering: None,
         };
         let left = select_entries(all.clone(), &kept, ops)?;
@@ -322,7 +322,7 @@ impl Step<'_> {
         Ok(MergedClusters { keys, values, columns, kept_rows: kept.indices, merged })
     }
 
-    /// Of the rows that are not kept those to be merged; `None` if there are none.
+    /// Selects the rows to be merged among the `rest`, which is not kept; `None` if there are none.
     fn merging(&self, scores: &Tensor<3>, rest: Selection) -> Result<Option<Selection>> {
         let Self { view, counts, .. } = self;
         if most(&counts.merging) == 0 {
@@ -367,8 +367,9 @@ impl Step<'_> {
         })?)
     }
 
-    /// Keys and values of what is `left` when what is like its representatives has been merged into
-    /// them: all but the window.
+    /// Merges the rows `from` into the representatives they are most redundant with, among the
+    /// entries that are `left`; the window stays as it is. Returns the keys and values of these
+    /// entries.
     fn merge(
         &self,
         left: Entries,
@@ -405,7 +406,7 @@ impl Step<'_> {
             Some(padding) => goes.bool_not().bool_or(padding),
         };
         let weight = |of: &Entries| {
-            let weight = of.tracks.get(Statistic::Scores);
+            let weight = of.statistics.get(Statistic::Scores);
             weight.unwrap_or_else(|| Tensor::ones(of.positions.dims(), &of.positions.device()))
         };
         let (keys, values) = ops.merge(MergeInput {
@@ -451,7 +452,7 @@ impl Step<'_> {
         }
         let ClusterOrder { order, tokens_by_cluster, padding_columns } =
             ops.sort_by_cluster(of_left.clone(), most(&counts.clusters))?;
-        let ReorderTokensOutput { positions, cluster_of_token, representatives, norms, tracks } =
+        let ReorderTokensOutput { positions, cluster_of_token, representatives, norms, statistics } =
             ops.reorder_tokens(ReorderTokensInput {
                 columns: left.indices,
                 clusters: of_left,
@@ -463,11 +464,11 @@ impl Step<'_> {
                 norms: table.norms.clone(),
                 lengths: norm(view.entries.keys.clone()).squeeze_dim(3),
                 positions: view.entries.positions.clone(),
-                tracks: view.entries.tracks.clone(),
+                statistics: view.entries.statistics.clone(),
             })?;
         Ok(Tokens {
             positions,
-            tracks,
+            statistics,
             clustering: Clustering {
                 clustered_tokens: counts.tokens.clone(),
                 cluster_counts: counts.clusters.clone(),
@@ -481,7 +482,7 @@ impl Step<'_> {
         })
     }
 
-    /// The columns that may stay: those with the highest ranks.
+    /// Selects the columns that may stay: those with the highest ranks.
     fn left(&self, ranks: &Tensor<3>) -> Result<Selection> {
         let Self { view, counts, .. } = self;
         let columns = ranks.dims()[2];

@@ -18,7 +18,7 @@ use crate::{
 /// KVMerger (Wang et al., 2024, Algorithms 1 and 2, Eq. 5 to 8).
 ///
 /// The last tokens and those with the highest scores stay as they are. The others are cut into runs
-/// of neighbours with a similarity (cosine of their keys) above a threshold; each run becomes one
+/// of neighbours with a similarity (cosine of their keys) above a threshold. Each run becomes one
 /// entry at the place of its pivot, the member with the highest score.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -26,7 +26,7 @@ pub struct GaussianMerge {
     /// Share of the budget for the tokens with the highest scores, which are not merged.
     pub protect: f64,
     /// Similarity above which neighbours are merged; the budget then only says how many tokens are
-    /// protected. Absent, each layer has the threshold that meets its budget exactly.
+    /// protected. If absent, each layer has the threshold that meets its budget exactly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<f64>,
     /// Width of the Gaussian.
@@ -82,9 +82,9 @@ pub enum Sigma {
     Average,
 }
 
-/// Steps to the fixed point of Eq. 6, from above. They slow down where a set is just about to have
-/// none but its pivot's own: of 4 000 random sets the slowest was 7e-7 off after so many, where 32
-/// left σ at 0.40 for 0.08.
+/// Number of steps to the fixed point of Eq. 6, from above. Steps get small where a set is about to
+/// have no fixed point but its pivot's own: of 4 000 random sets the slowest was 7e-7 off after
+/// this many, where 32 steps left σ at 0.40 instead of 0.08.
 const STEPS: usize = 256;
 
 impl GaussianMerge {
@@ -92,8 +92,8 @@ impl GaussianMerge {
         (budget as f64 * self.protect) as usize
     }
 
-    /// Number of entries of a head when all mergeable ones are merged: each heavy token may stand
-    /// between two runs.
+    /// Number of entries of a head when all mergeable ones are merged: each heavy token may
+    /// separate two runs.
     fn reachable(&self, sinks: usize, recent: usize, budget: usize) -> usize {
         sinks + recent + 2 * self.heavy(budget) + 1
     }
@@ -263,7 +263,7 @@ impl Sets {
 }
 
 impl GaussianMerge {
-    /// Cuts the entries of each head into sets, those of each row by themselves.
+    /// Cuts the entries of each head into sets, each batch row by itself.
     fn sets(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Sets> {
         let scores = host::Columns::read(view.scores(self.name())?.clone())?;
         host::check_scores(&scores, view)?;
@@ -296,7 +296,7 @@ impl GaussianMerge {
 struct Row<'a> {
     layer: usize,
     protect: Protect,
-    /// The first of its heads among those of all rows.
+    /// Index of its first head among the heads of all rows.
     first: usize,
     /// Entries of each head.
     held: &'a [usize],

@@ -27,7 +27,7 @@ pub trait Reducer: Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// Checks that it can reach a budget with these protected entries.
+    /// Checks that the reducer can reach `budget` with the entries that `protect` keeps.
     ///
     /// # Errors
     /// [`Error::MergeBudget`](crate::Error::MergeBudget) or
@@ -37,25 +37,27 @@ pub trait Reducer: Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// Reports that it needs from the attention pass, besides those of scorer and allocator.
+    /// Returns what the reducer needs from the attention pass, besides the requests of scorer and
+    /// allocator.
     fn observes(&self) -> AttentionRequest {
         AttentionRequest::nothing()
     }
 
-    /// Whether dropping entries in two steps is the same as dropping them in one: true of eviction,
+    /// Whether reducing in two steps gives the same entries as reducing in one: true of eviction,
     /// false of merging.
     fn drops_only(&self) -> bool {
         false
     }
 
-    /// Whether it can reduce every head by one entry where a store [leaves the others where they
-    /// are](crate::store::SlotStore).
+    /// Whether it can reduce every head by one entry while the store [leaves the other entries
+    /// where they are](crate::store::SlotStore).
     fn reduces_in_place(&self) -> bool {
         false
     }
 
-    /// How it reduces every head by one entry, the one with the lowest score, if it [can do so in
-    /// place](Self::reduces_in_place). Entries of `view` may be in any order, the newest the last.
+    /// Returns how to drop or merge the entry with the lowest score of every head, if the reducer
+    /// [can do so in place](Self::reduces_in_place). Entries of `view` may be in any order, with
+    /// the newest last.
     ///
     /// # Errors
     /// Any error of the reducer; the cache stays as it was.
@@ -80,8 +82,8 @@ pub trait Reducer: Any + Debug + Send + Sync {
         false
     }
 
-    /// Maximum number of columns, one per token, of a head that keeps `entries` entries: more where
-    /// tokens share entries.
+    /// Maximum number of columns, one per token, of a head that keeps `entries` entries; more than
+    /// `entries` where tokens share entries.
     fn columns(&self, entries: usize) -> usize {
         entries
     }
@@ -104,17 +106,17 @@ pub trait Reducer: Any + Debug + Send + Sync {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum InPlace {
-    /// The entry is dropped.
+    /// Drops the entry.
     Evict,
-    /// The entry is merged into the one with the most similar key, if it is similar enough; the
-    /// thresholds are the reducer's next state.
+    /// Merges the entry into the one with the most similar key, if it is similar enough. The new
+    /// thresholds become the reducer's next state.
     Merge(Box<EvictMergeInput>),
-    /// Its value is added to those of the tokens behind it.
+    /// Adds the value of the entry to those of the tokens behind it.
     Spread(Box<EvictSpreadInput>),
-    /// The cluster of the entry is merged into the one that it is most redundant with, if it is
-    /// more redundant than that, and else dropped with all its tokens.
+    /// Merges the evicted cluster into the one it is most redundant with, if their redundancy
+    /// exceeds `threshold`; otherwise drops it with all its tokens.
     Cluster {
-        /// The redundancy above which it is merged.
+        /// Redundancy above which the cluster is merged.
         threshold: f64,
     },
 }
@@ -124,8 +126,8 @@ pub enum InPlace {
 pub struct Reduced {
     /// Remaining entries; heads that hold fewer than the widest begin with padding at position −1.
     pub entries: Entries,
-    /// Number of entries per batch row and kv head, rows first; where tokens share entries an upper
-    /// bound, within which the first may be padding.
+    /// Number of entries per batch row and kv head, rows first. Where tokens share entries it is an
+    /// upper bound, and the first of them may be padding.
     pub counts: Vec<usize>,
     /// State of the reducer for its next run in this layer, `[batch, numbers]`.
     pub state: Option<Tensor<2>>,

@@ -1,7 +1,7 @@
 //! Stage one: the importance of each entry.
 //!
 //! A scorer says what it observes ([`AttentionRequest`]); the attention pass computes just that,
-//! and no matrix of queries by keys is kept. Nothing here knows how the rest is reduced.
+//! and no matrix of queries by keys is kept. Nothing here depends on how entries are reduced.
 
 mod attention;
 mod keys;
@@ -14,8 +14,8 @@ mod two_pass;
 mod wrappers;
 
 pub use attention::{
-    AccumulatedAttention, ChunkAttention, DropError, ExpectedAttention, GlobalLocal, HeadMean,
-    Normalize, QuestionAttention, RKv, RobustAttention, ScoreFrom, WindowAttention, WindowVariance,
+    AccumulatedAttention, Cake, DropKv, Ems, ExpectedAttention, Finch, HeadMean, NonCausal,
+    Normalize, RKv, RoCo, ScoreFrom, WindowAttention,
 };
 pub use keys::{CapKv, Compactor, CurDkv, KeyDiff, Knorm, LagKv, Leverage};
 pub use other::{Random, Recency};
@@ -23,7 +23,7 @@ pub use profiled::{Pick, QFilter, RetrievalHeads, TriAttention};
 pub use scorer::Scorer;
 pub(crate) use spec::ScorerSpec;
 pub(crate) use support::draw;
-pub use two_pass::{ReconstructionAttention, RereadAttention};
+pub use two_pass::{KvCompose, KvZip};
 pub use wrappers::{BlockWise, ChunkKv, CriticalKv, EntropyGated};
 
 pub use crate::{

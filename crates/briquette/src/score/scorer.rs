@@ -14,13 +14,13 @@ pub trait Scorer: Any + Debug + Send + Sync {
         self.name().to_owned()
     }
 
-    /// Returns the scorer that this one wraps, if it changes the scores of another. By default it
-    /// observes and reads the same as that one.
+    /// Returns the scorer that this one wraps, if any. By default a wrapper observes and reads the
+    /// same as the scorer it wraps.
     fn inner(&self) -> Option<&dyn Scorer> {
         None
     }
 
-    /// Reports that [`score`](Self::score) needs from the attention pass.
+    /// Returns what [`score`](Self::score) needs from the attention pass.
     fn observes(&self) -> AttentionRequest {
         self.inner().map_or_else(AttentionRequest::nothing, |inner| inner.observes())
     }
@@ -50,21 +50,20 @@ pub trait Scorer: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether [`score`](Self::score) takes entries that lie in no order in a decode step, each
-    /// with its own position. A policy whose scorer does can [decode in
-    /// place](crate::store::SlotStore).
+    /// Whether [`score`](Self::score) accepts entries in any order in a decode step, each with its
+    /// own position. A policy with such a scorer can [decode in place](crate::store::SlotStore).
     fn ignores_order(&self) -> bool {
         false
     }
 
-    /// Whether [`score`](Self::score) depends on the [budget](LayerView::budget), or on the numbers
-    /// of tokens [held](LayerView::held) or [seen](LayerView::seen), in a decode step. Where a
-    /// budget grows with the tokens seen, steps of a scorer that does are not recorded.
+    /// Whether [`score`](Self::score) depends, in a decode step, on the [budget](LayerView::budget)
+    /// or on the numbers of tokens [held](LayerView::held) or [seen](LayerView::seen). Steps of
+    /// such a scorer are not recorded under a budget that grows with the tokens seen.
     fn reads_budget(&self) -> bool {
         true
     }
 
-    /// Whether it reads keys or values, and not only positions and statistics.
+    /// Whether it reads keys or values, besides positions and statistics.
     fn reads_rows(&self) -> bool {
         true
     }

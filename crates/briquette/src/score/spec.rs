@@ -1,10 +1,9 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error};
 
 use super::{
-    AccumulatedAttention, BlockWise, CapKv, ChunkAttention, ChunkKv, Compactor, CriticalKv, CurDkv,
-    DropError, EntropyGated, ExpectedAttention, GlobalLocal, KeyDiff, Knorm, LagKv, Leverage,
-    QFilter, QuestionAttention, RKv, Random, Recency, ReconstructionAttention, RereadAttention,
-    RobustAttention, Scorer, TriAttention, WindowAttention, WindowVariance,
+    AccumulatedAttention, BlockWise, Cake, CapKv, ChunkKv, Compactor, CriticalKv, CurDkv, DropKv,
+    Ems, EntropyGated, ExpectedAttention, Finch, KeyDiff, Knorm, KvCompose, KvZip, LagKv, Leverage,
+    NonCausal, QFilter, RKv, Random, Recency, RoCo, Scorer, TriAttention, WindowAttention,
 };
 use crate::stage::built_in;
 
@@ -13,41 +12,42 @@ built_in! {
     ScorerSpec: Scorer {
         Recency,
         AccumulatedAttention,
-        RobustAttention,
+        #[serde(rename = "roco")]
+        RoCo,
         WindowAttention,
-        WindowVariance,
-        GlobalLocal,
-        #[serde(alias = "key-norm")]
+        Cake,
+        Ems,
         Knorm,
-        #[serde(rename = "keydiff", alias = "key-difference")]
+        #[serde(rename = "keydiff")]
         KeyDiff,
         Random,
-        #[serde(rename = "lagkv", alias = "lag-relative")]
+        #[serde(rename = "lagkv")]
         LagKv,
-        #[serde(rename = "curdkv", alias = "cur")]
+        #[serde(rename = "curdkv")]
         CurDkv,
         Leverage,
-        ChunkAttention,
+        NonCausal,
         Compactor,
         ExpectedAttention,
-        #[serde(rename = "capkv", alias = "capacity")]
+        #[serde(rename = "capkv")]
         CapKv,
-        #[serde(alias = "redundancy")]
         RKv,
-        ReconstructionAttention,
-        DropError,
-        #[serde(alias = "query-direction")]
+        #[serde(rename = "kvzip")]
+        KvZip,
+        #[serde(rename = "dropkv")]
+        DropKv,
         QFilter,
-        #[serde(rename = "triattention", alias = "trigonometric")]
+        #[serde(rename = "triattention")]
         TriAttention,
-        QuestionAttention,
-        RereadAttention,
+        Finch,
+        #[serde(rename = "kvcompose")]
+        KvCompose,
     } around {
-        #[serde(rename = "chunkkv", alias = "whole-chunks")]
+        #[serde(rename = "chunkkv")]
         ChunkKv,
         EntropyGated,
         BlockWise,
-        #[serde(rename = "criticalkv", alias = "critical")]
+        #[serde(rename = "criticalkv")]
         CriticalKv,
     }
 }

@@ -1,5 +1,5 @@
-//! Numbers that may be infinite: in a file `inf`, and in quotes where the format has no such
-//! number, as JSON.
+//! Numbers that may be infinite: `inf` in a file, in quotes where the format has no such number
+//! (JSON).
 
 use serde::{
     Deserialize, Deserializer, Serializer,
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn an_infinite_gamma_can_be_written_and_read() {
         let all = EvictThenMerge { gamma: f64::INFINITY, ..EvictThenMerge::default() };
-        let policy = Policy::ems(Budget::Tokens(64)).with_reduce(all);
+        let policy = Policy::ems(Budget::Tokens(64)).with_reducer(all);
         let (toml, json) = (policy.to_toml().unwrap(), policy.to_json().unwrap());
         assert!(toml.contains("gamma = \"inf\"") && json.contains("\"gamma\": \"inf\""), "{json}");
         let bare = toml.replace("\"inf\"", "inf");
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn a_budget_in_bytes_bounds_what_is_remembered() {
         let all = EvictThenMerge { gamma: f64::INFINITY, ..EvictThenMerge::default() };
-        let policy = Policy::ems(Budget::Bytes(1 << 20)).with_reduce(all);
+        let policy = Policy::ems(Budget::Bytes(1 << 20)).with_reducer(all);
         let error = policy.check().unwrap_err().to_string();
         assert!(error.contains("reduce.gamma is inf"), "{error}");
     }

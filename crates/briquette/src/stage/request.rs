@@ -10,20 +10,20 @@ pub struct AttentionRequest {
     pub column_squares: bool,
     /// Number of last queries for which attention weights are reported.
     pub window: usize,
-    /// Number of queries of a local window: per entry, the sums of its weights over the window
-    /// before this one, and over this one so far; at the end of a prompt over its last `local`
-    /// queries. The column sums come with it.
+    /// Number of queries of a local window. Each entry's weights are summed over the window before
+    /// this one, and over this one so far; at the end of a prompt over its last `local` queries.
+    /// The column sums come with it.
     pub local: usize,
-    /// Number of tokens of a chunk: per entry, the sum of the weights that the queries of its own
-    /// chunk give it, in a softmax over the chunk without a mask and without a scale. Chunks are
-    /// counted from the first token behind the sinks; tokens that come in after a compression are
-    /// not in one chunk with those before it. The cache then holds the queries in between.
+    /// Number of tokens of a chunk. For each entry, the weights that the queries of its own chunk
+    /// give it are summed, in a softmax over the chunk without mask or scale. Chunks are counted
+    /// from the first token behind the sinks, and a compression ends a chunk. The cache then holds
+    /// the queries between compressions.
     pub chunk: usize,
     /// Queries since the last compression, before their positions are encoded. The cache holds them
     /// in between: those of a prompt until it is complete, and decoded ones if the policy
     /// compresses in decoding.
     pub queries: bool,
-    /// Encoding of positions to come, for
+    /// Encoding of future positions, for
     /// [`LayerView::queries_ahead`](crate::LayerView::queries_ahead) and
     /// [`LayerView::mean_rotation`](crate::LayerView::mean_rotation). A model that rotates queries
     /// and keys itself does not have it.
@@ -43,9 +43,10 @@ pub struct Repeat {
     /// Whether an attention weight is divided by the length of the hidden state of its query, and
     /// multiplied by that of the value behind the output projection.
     pub normalize: bool,
-    /// Whether the prompt is read again as it is, without a word before it: the weights come from a
-    /// softmax over all of it, and count as the mean over the query heads that share a kv head.
-    /// Otherwise the model is told to repeat the prompt, and the largest weight counts.
+    /// Whether the model reads the prompt again as it is, without an instruction before it. The
+    /// weights then come from a softmax over the whole prompt, and the mean over the query heads
+    /// that share a kv head counts. Otherwise the model is told to repeat the prompt, and the
+    /// largest weight counts.
     pub reread: bool,
 }
 
@@ -102,7 +103,7 @@ impl AttentionRequest {
         Self { queries: true, ..Self::default() }
     }
 
-    /// Requests the encoding of positions to come.
+    /// Requests the encoding of future positions.
     pub fn ahead() -> Self {
         Self { ahead: true, ..Self::default() }
     }
@@ -112,8 +113,8 @@ impl AttentionRequest {
         Self { second_pass: Some(repeat), ..Self::default() }
     }
 
-    /// Whether each query adds to the statistics of entries, decoded ones too: sums of chunks are
-    /// made when entries are compressed.
+    /// Whether each query, decoded ones too, adds to the statistics of entries. Sums over chunks do
+    /// not count: they are made when entries are compressed.
     pub(crate) fn counts_queries(self) -> bool {
         self.column_sums || self.column_squares || self.local > 0
     }

@@ -53,8 +53,8 @@ pub(crate) fn zeros(
 }
 
 /// Puts statistics among the parts of a prefix.
-pub(crate) fn save(tracks: &AttentionStatistics, parts: &mut Parts) -> Result<()> {
-    tracks.stacked().map_or(Ok(()), |stacked| parts.put("tracks", stacked))
+pub(crate) fn save(statistics: &AttentionStatistics, parts: &mut Parts) -> Result<()> {
+    statistics.stacked().map_or(Ok(()), |stacked| parts.put("statistics", stacked))
 }
 
 /// Takes the statistics of a prefix in place of `none`, which has the same kinds and shape.
@@ -64,13 +64,13 @@ pub(crate) fn restore(
     device: &Device,
 ) -> Result<AttentionStatistics> {
     let Some(dims) = none.stacked().map(|stacked| stacked.dims()) else { return Ok(none) };
-    let stacked = parts.take_float("tracks", dims, device)?;
+    let stacked = parts.take_float("statistics", dims, device)?;
     Ok(none.map(|_| stacked))
 }
 
 /// Repeats the statistics of one batch row for `rows` rows.
-pub(crate) fn repeated(tracks: AttentionStatistics, rows: usize) -> AttentionStatistics {
-    tracks.map(|stacked| {
+pub(crate) fn repeated(statistics: AttentionStatistics, rows: usize) -> AttentionStatistics {
+    statistics.map(|stacked| {
         let [kinds, heads, entries] = stacked.dims();
         let all = stacked.unsqueeze_dim::<4>(1).expand([kinds, rows, heads, entries]);
         all.reshape([kinds * rows, heads, entries])

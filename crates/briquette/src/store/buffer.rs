@@ -7,12 +7,12 @@ use burn::tensor::{
 
 use crate::ops::Ops;
 
-/// Bytes from which a buffer has device memory of its own. In a page it would be given back only
-/// with all of the page, when the memory is cleaned up: as a cache grows layer by layer it would
-/// take twice what it holds.
+/// Size in bytes from which a buffer has device memory of its own. In a page its memory would be
+/// freed only with the whole page, at a clean-up, so that a cache that grows layer by layer would
+/// take twice its size.
 const APART: usize = 16 << 20;
 
-/// Zeros in a buffer that is written in place.
+/// Creates a buffer of zeros that is written in place.
 pub(super) fn zeros<const D: usize, K: Basic + Numeric>(
     shape: [usize; D],
     dtype: DType,

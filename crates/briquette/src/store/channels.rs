@@ -16,8 +16,8 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// The `kept` channels of the highest scores, `[batch, kv_heads, head_dim]`; of equal ones the
-    /// first. Rows to which nothing has `arrived` keep those they had.
+    /// Picks the `kept` channels with the highest `scores`, `[batch, kv_heads, head_dim]`; of equal
+    /// ones the first. Rows in which nothing has `arrived` keep the channels they had.
     pub(super) fn highest(
         scores: Tensor<3>,
         kept: usize,
@@ -76,7 +76,7 @@ impl Channels {
         Ok(Self { of_heads })
     }
 
-    /// The channels of its one row in `rows` rows.
+    /// Repeats its only row `rows` times.
     pub(super) fn repeated(&self, rows: usize) -> Self {
         Self { of_heads: self.of_heads.clone().repeat_dim(0, rows) }
     }

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Eviction, Store, StoreBuilder, StoreOptions, StoreQuery,
-    dense::write_tracks,
+    dense::write_statistics,
     layout::Layout,
     segmented::{Body, Packing, Segmented, no_tail},
     slots::misfit,
@@ -20,14 +20,14 @@ use crate::{
     prefix::Parts,
     reduce::InPlace,
     stage::statistics,
-    state::{StateTensor, StateVisitor, visit_clustering, visit_tracks},
+    state::{StateTensor, StateVisitor, visit_clustering, visit_statistics},
 };
 
-/// Clusters of tokens that share a key direction and a value (EMS): a cluster is one row of keys
+/// Clusters of tokens that share a key direction and a value (EMS). A cluster is one row of keys
 /// and one of values; a token is a column with its cluster, the norm of its own key and its
 /// position.
 ///
-/// Tokens that have come since the last compression lie as they are behind them.
+/// Tokens that have come since the last compression follow the clusters unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clustered {}
@@ -68,10 +68,10 @@ struct ClusteredBody {
     values: Tensor<2>,
     /// `[batch, kv_heads, columns]`, −1 at padding.
     positions: Tensor<3, Int>,
-    tracks: AttentionStatistics,
+    statistics: AttentionStatistics,
     clustering: Clustering,
-    /// Number of rows behind the clusters of each head that are free, which count among those of
-    /// `clustering`; empty if none is.
+    /// Number of free rows behind the clusters of each head, which `clustering` counts too; empty
+    /// if no row is free.
     free_rows: Vec<usize>,
     bytes: usize,
 }
@@ -83,7 +83,7 @@ impl ClusteredBody {
         rows.map(|(head, rows)| rows - self.free_rows.get(head).unwrap_or(&0)).collect()
     }
 
-    /// Puts so many columns without a token before those there are.
+    /// Inserts `missing` empty columns before the others.
     fn widen(&mut self, missing: usize) {
         if missing == 0 {
             return;
@@ -95,7 +95,8 @@ impl ClusteredBody {
             x.inplace(|x| Tensor::cat(vec![before.cast(x.dtype()), x], 2));
         };
         wider(&mut self.positions, Tensor::full(dims, -1, &device));
-        self.tracks = std::mem::take(&mut self.tracks).map(|track| behind_zeros(track, missing));
+        self.statistics =
+            std::mem::take(&mut self.statistics).map(|statistic| behind_zeros(statistic, missing));
         let Clustering { cluster_of_token, norms, tokens_by_cluster, padding_columns, .. } =
             &mut self.clustering;
         wider(cluster_of_token, Tensor::zeros(dims, &device));
@@ -105,7 +106,7 @@ impl ClusteredBody {
         padding_columns.inplace(|columns| columns + missing as i64);
     }
 
-    /// A free row of each head that takes one is free no more.
+    /// Marks a free row as taken in each head that takes one.
     fn take_free(&mut self, takes_free: &[bool]) {
         let heads = self.free_rows.iter_mut().zip(takes_free);
         heads.for_each(|(free, &takes)| *free -= usize::from(takes));
@@ -123,7 +124,10 @@ impl ClusteredBody {
         let of = |x: &Tensor<3, Int>| buffer_bytes(x, options.rows);
         buffer_bytes(&self.keys, options.rows)
             + buffer_bytes(&self.values, options.rows)
-            + self.tracks.stacked().map_or(0, |tracks| buffer_bytes(tracks, options.rows))
+            + self
+                .statistics
+                .stacked()
+                .map_or(0, |statistics| buffer_bytes(statistics, options.rows))
             + self.rows.bytes(options.rows)
             + [cluster_of_token, representatives, tokens_by_cluster, &self.positions]
                 .map(of)
@@ -217,7 +221,7 @@ impl Body for ClusteredBody {
         let InPlace::Cluster { threshold } = eviction.reduction else {
             return Err(misfit("reduces tokens one by one, and these are in clusters"));
         };
-        let Self { rows, keys, values, positions, tracks, clustering, free_rows, .. } = self;
+        let Self { rows, keys, values, positions, statistics, clustering, free_rows, .. } = self;
         let takes_free: &[bool] = if free_rows.is_empty() { &[] } else { &eviction.takes_free };
         options.ops.evict_cluster(EvictClusterInput {
             keys,
@@ -225,7 +229,7 @@ impl Body for ClusteredBody {
             offsets: rows.offsets(),
             clustering,
             positions,
-            tracks,
+            statistics,
             counted,
             scores: eviction.scores.clone(),
             new_keys: token.keys,
@@ -324,7 +328,7 @@ impl Body for ClusteredBody {
             values,
             rows,
             positions: entries.positions,
-            tracks: entries.tracks,
+            statistics: entries.statistics,
             clustering,
             free_rows: Vec::new(),
             bytes: 0,
@@ -376,20 +380,20 @@ impl Body for ClusteredBody {
         self.positions.clone()
     }
 
-    fn tracks(&self) -> AttentionStatistics {
-        self.tracks.clone()
+    fn statistics(&self) -> AttentionStatistics {
+        self.statistics.clone()
     }
 
     fn columns(&self) -> usize {
         self.positions.dims()[2]
     }
 
-    fn set_tracks(&mut self, tracks: AttentionStatistics) {
-        write_tracks(&mut self.tracks, tracks, 0);
+    fn set_statistics(&mut self, statistics: AttentionStatistics) {
+        write_statistics(&mut self.statistics, statistics, 0);
     }
 
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
-        let Self { rows, keys, values, positions, tracks, clustering, free_rows, .. } = self;
+        let Self { rows, keys, values, positions, statistics, clustering, free_rows, .. } = self;
         rows.visit_state(visitor);
         // Where rows are free, tokens are counted by who knows which will be taken.
         visitor.number(free_rows.len());
@@ -399,7 +403,7 @@ impl Body for ClusteredBody {
         visitor.tensor(StateTensor::Float2(keys));
         visitor.tensor(StateTensor::Float2(values));
         visitor.tensor(StateTensor::Int3(positions));
-        visit_tracks(tracks, visitor);
+        visit_statistics(statistics, visitor);
         visit_clustering(clustering, visitor);
     }
 
@@ -436,7 +440,7 @@ impl Body for ClusteredBody {
         parts.put("keys", &self.keys)?;
         parts.put("values", &self.values)?;
         parts.put("positions", &self.positions)?;
-        statistics::save(&self.tracks, &mut parts)?;
+        statistics::save(&self.statistics, &mut parts)?;
         Ok(parts)
     }
 
@@ -466,7 +470,7 @@ impl Body for ClusteredBody {
             keys: parts.take_float("keys", dims, device)?,
             values: parts.take_float("values", dims, device)?,
             positions: parts.take_int("positions", [batch, heads, columns], None, device)?,
-            tracks: statistics::restore(empty, &mut parts, device)?,
+            statistics: statistics::restore(empty, &mut parts, device)?,
             rows,
             clustering,
             free_rows: Vec::new(),
@@ -494,7 +498,7 @@ impl Body for ClusteredBody {
             keys: self.keys.clone().repeat_dim(0, rows),
             values: self.values.clone().repeat_dim(0, rows),
             positions: ints(&self.positions),
-            tracks: statistics::repeated(self.tracks.clone(), rows),
+            statistics: statistics::repeated(self.statistics.clone(), rows),
             clustering: Clustering {
                 clustered_tokens: clustered_tokens.repeat(rows),
                 cluster_counts: cluster_counts.repeat(rows),

@@ -8,17 +8,17 @@ pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Tokens of a page.
     fn group(&self) -> usize;
 
-    /// The least number of last tokens that stay as they are.
+    /// Minimum number of last tokens that stay unpacked.
     fn residual(&self) -> usize;
 
-    /// Channels of a key that a page holds, if they are fewer than there are: which ones is chosen
-    /// a head, by what the last queries of a prompt look at.
+    /// Number of key channels that a page holds; `None` if it holds all. Each head chooses its
+    /// channels by the last queries of a prompt.
     fn key_channels(&self, head_dim: usize) -> Option<usize> {
         let _ = head_dim;
         None
     }
 
-    /// Words and measures of a page of keys, and of one of values; or of one that holds both.
+    /// Words and measures of a page of keys and of a page of values, or of a page that holds both.
     fn widths(&self, head_dim: usize) -> Vec<Widths>;
 
     /// Packs keys and values, each `[pages, group, head_dim]`; measures are held in `dtype`.
@@ -33,16 +33,16 @@ pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
         ops: &dyn Ops,
     ) -> Vec<Packed>;
 
-    /// The keys and values again, f32, `[pages, group, head_dim]`.
+    /// Unpacks the keys and values, f32, `[pages, group, head_dim]`.
     fn unpack(&self, pages: &[Packed], head_dim: usize) -> [Tensor<3>; 2];
 
-    /// Keys and values as a kernel reads them; `None` if none does.
+    /// Keys and values as a kernel reads them; `None` if no kernel does.
     fn numbers(&self, pages: &[Packed]) -> Option<PackedNumbers> {
         let _ = pages;
         None
     }
 
-    /// Number of entries that stay as they are, out of `entries`.
+    /// Number of entries, out of `entries`, that stay unpacked.
     fn kept_full(&self, entries: usize) -> usize {
         match entries.checked_sub(self.residual()) {
             Some(older) => self.residual() + older % self.group(),

@@ -17,10 +17,10 @@ use crate::{
     position::Encode,
     prefix::{Parts, PrefixError},
     stage::statistics,
-    state::{StateTensor, StateVisitor, visit_tracks},
+    state::{StateTensor, StateVisitor, visit_statistics},
 };
 
-/// One buffer for keys, one for values, every head of one length.
+/// Holds keys and values in one buffer each, with all heads of the same length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dense {}
@@ -50,7 +50,7 @@ pub struct DenseStore {
     next: Option<DeviceIndex>,
     /// Whether columns are not in the order of their positions, since entries are evicted in place.
     unordered: bool,
-    /// Whether columns may be slots that are free, at position −1.
+    /// Whether columns may be free slots, at position −1.
     has_free_slots: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct DenseStore {
 struct DeviceIndex {
     /// The index, for each head, `[batch · kv_heads]`.
     next: Tensor<1, Int>,
-    /// Columns that are attended to: those held, and those there is room for.
+    /// Number of columns that are attended to: those held, and those with room.
     end: usize,
 }
 
@@ -75,7 +75,7 @@ impl DenseStore {
         }
     }
 
-    /// Buffers of so many columns without entries.
+    /// Creates buffers of `columns` columns without entries.
     pub(super) fn empty(&self, columns: usize) -> Entries {
         let StoreOptions { shape, batch, dtype, observes, ref device, ref ops, .. } = self.options;
         let rows = [batch, shape.kv_heads, columns, shape.head_dim];
@@ -83,12 +83,12 @@ impl DenseStore {
             keys: zeros(rows, dtype, device, ops.as_ref()),
             values: zeros(rows, dtype, device, ops.as_ref()),
             positions: Tensor::full([batch, shape.kv_heads, columns], -1, device),
-            tracks: statistics::zeros(observes, shape, batch, columns, device),
+            statistics: statistics::zeros(observes, shape, batch, columns, device),
             clustering: None,
         }
     }
 
-    /// The store whose [`parts`](Self::parts) these are.
+    /// Restores a store from its [`parts`](Self::parts).
     pub(super) fn restore(options: StoreOptions, mut parts: Parts) -> Result<Self> {
         let (columns, capacity) = (parts.take_number("columns")?, parts.take_number("capacity")?);
         if columns > capacity {
@@ -104,7 +104,7 @@ impl DenseStore {
                 keys: parts.take_float("keys", none.keys.dims(), &device)?,
                 values: parts.take_float("values", none.values.dims(), &device)?,
                 positions: parts.take_int("positions", none.positions.dims(), None, &device)?,
-                tracks: statistics::restore(none.tracks, &mut parts, &device)?,
+                statistics: statistics::restore(none.statistics, &mut parts, &device)?,
                 clustering: None,
             };
             store.write(entries, 0);
@@ -121,16 +121,16 @@ impl DenseStore {
         parts.put_numbers("capacity", [self.capacity()]);
         parts.put_numbers("unordered", [usize::from(self.unordered)]);
         if self.columns > 0 {
-            let Entries { keys, values, positions, tracks, .. } = self.as_they_lie();
+            let Entries { keys, values, positions, statistics, .. } = self.as_they_lie();
             parts.put("keys", &keys)?;
             parts.put("values", &values)?;
             parts.put("positions", &positions)?;
-            statistics::save(&tracks, &mut parts)?;
+            statistics::save(&statistics, &mut parts)?;
         }
         Ok(parts)
     }
 
-    /// The entries of its one row in `rows` rows: a view, until a row is written to.
+    /// Repeats its only row `rows` times, as a view until a row is written to.
     pub(super) fn of_rows(&self, rows: usize) -> Self {
         let widened = |x: &Tensor<4>| {
             let [_, heads, columns, channels] = x.dims();
@@ -140,7 +140,7 @@ impl DenseStore {
             keys: widened(&buffers.keys),
             values: widened(&buffers.values),
             positions: buffers.positions.clone().repeat_dim(0, rows),
-            tracks: statistics::repeated(buffers.tracks.clone(), rows),
+            statistics: statistics::repeated(buffers.statistics.clone(), rows),
             clustering: None,
         });
         let options = StoreOptions { batch: rows, ..self.options.clone() };
@@ -157,7 +157,7 @@ impl DenseStore {
         }
     }
 
-    /// The entries held, as they lie.
+    /// The entries held, in storage order.
     pub(super) fn as_they_lie(&self) -> Entries {
         match &self.buffers {
             Some(buffers) if self.columns > 0 => first(buffers, self.columns),
@@ -165,7 +165,7 @@ impl DenseStore {
         }
     }
 
-    /// The positions of the entries held, as they lie.
+    /// The positions of the entries held, in storage order.
     pub(super) fn positions_as_they_lie(&self) -> Tensor<3, Int> {
         match &self.buffers {
             Some(buffers) if self.columns > 0 => {
@@ -175,13 +175,13 @@ impl DenseStore {
         }
     }
 
-    /// The statistics of the entries held, as they lie.
-    pub(super) fn tracks_as_they_lie(&self) -> AttentionStatistics {
+    /// The statistics of the entries held, in storage order.
+    pub(super) fn statistics_as_they_lie(&self) -> AttentionStatistics {
         match &self.buffers {
             Some(buffers) if self.columns > 0 => {
-                buffers.tracks.clone().map(|tracks| tracks.narrow(2, 0, self.columns))
+                buffers.statistics.clone().map(|statistics| statistics.narrow(2, 0, self.columns))
             }
-            _ => self.empty(0).tracks,
+            _ => self.empty(0).statistics,
         }
     }
 
@@ -206,19 +206,19 @@ impl DenseStore {
         self.write(entries, 0);
     }
 
-    /// Keys and values with all the room there is, `[batch, kv_heads, capacity, head_dim]`.
+    /// Keys and values with all spare room, `[batch, kv_heads, capacity, head_dim]`.
     pub(super) fn buffers(&self) -> Option<(Tensor<4>, Tensor<4>)> {
         self.buffers.as_ref().map(|buffers| (buffers.keys.clone(), buffers.values.clone()))
     }
 
-    /// How many columns each head has, `[batch · kv_heads]`, and the most there may be, where the
-    /// device counts them.
+    /// Number of columns of each head, `[batch · kv_heads]`, and the most there may be; `None`
+    /// unless the device counts them.
     pub(super) fn counted(&self) -> Option<(Tensor<1, Int>, usize)> {
         self.next.as_ref().map(|index| (index.next.clone(), index.end))
     }
 
-    /// Attention over the buffers as they are, where there is a kernel for it. Keys that are
-    /// encoded in every call are taken out for it.
+    /// Computes attention over the buffers as they are; `None` if no kernel supports it, or if keys
+    /// are encoded in every call.
     fn attend_in_place(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let (None, Some(buffers)) = (&input.encode, &self.buffers) else { return Ok(None) };
         input.decode(KvLayout::Dense(DenseKv {
@@ -230,8 +230,8 @@ impl DenseStore {
         }))
     }
 
-    /// Attention of one query over as many entries as the device counts. Without a kernel it is
-    /// over all the room there is: where nothing is written, positions say so.
+    /// Computes attention of one query over as many entries as the device counts. Without a kernel
+    /// it covers all the room, and positions mark the columns where nothing is written.
     fn attend_device_indexed(
         &self,
         buffers: &Entries,
@@ -264,8 +264,8 @@ impl DenseStore {
         }
     }
 
-    /// Writes an entry behind the others, where the device says if it counts them; there must be
-    /// room.
+    /// Writes an entry behind the others, at the device's index if the device counts them. There
+    /// must be room.
     fn append_token(&mut self, token: Entries) -> Result<()> {
         let Some(buffers) = &mut self.buffers else { return Ok(()) };
         let column = match &mut self.next {
@@ -284,15 +284,17 @@ impl DenseStore {
         write(&mut buffers.keys, entries.keys.cast(self.options.dtype), start);
         write(&mut buffers.values, entries.values.cast(self.options.dtype), start);
         write(&mut buffers.positions, entries.positions, start);
-        if entries.tracks.is_empty() {
-            buffers.tracks = std::mem::take(&mut buffers.tracks).map(|tracks| {
-                let [rows, heads, _] = tracks.dims();
-                let zeros =
-                    Tensor::zeros([rows, heads, end - start], (&tracks.device(), tracks.dtype()));
-                tracks.slice_assign([0..rows, 0..heads, start..end], zeros)
+        if entries.statistics.is_empty() {
+            buffers.statistics = std::mem::take(&mut buffers.statistics).map(|statistics| {
+                let [rows, heads, _] = statistics.dims();
+                let zeros = Tensor::zeros(
+                    [rows, heads, end - start],
+                    (&statistics.device(), statistics.dtype()),
+                );
+                statistics.slice_assign([0..rows, 0..heads, start..end], zeros)
             });
         } else {
-            write_tracks(&mut buffers.tracks, entries.tracks, start);
+            write_statistics(&mut buffers.statistics, entries.statistics, start);
         }
         self.columns = end;
     }
@@ -309,12 +311,12 @@ pub(super) fn append_token(
     options: &StoreOptions,
 ) -> Result<()> {
     let StoreOptions { dtype, ref ops, .. } = *options;
-    let Entries { keys, values, positions, tracks, .. } = buffers;
+    let Entries { keys, values, positions, statistics, .. } = buffers;
     ops.append(AppendInput {
         keys,
         values,
         positions,
-        tracks,
+        statistics,
         new_keys: token.keys.cast(dtype),
         new_values: token.values.cast(dtype),
         new_positions: token.positions,
@@ -323,14 +325,14 @@ pub(super) fn append_token(
     Ok(())
 }
 
-/// Writes `tracks` behind the first `start` columns of their buffers.
-pub(super) fn write_tracks(
+/// Writes `statistics` behind the first `start` columns of their buffers.
+pub(super) fn write_statistics(
     buffers: &mut AttentionStatistics,
-    tracks: AttentionStatistics,
+    statistics: AttentionStatistics,
     start: usize,
 ) {
-    *buffers = std::mem::take(buffers).zip(tracks, |mut buffer, track| {
-        write(&mut buffer, track, start);
+    *buffers = std::mem::take(buffers).zip(statistics, |mut buffer, statistic| {
+        write(&mut buffer, statistic, start);
         buffer
     });
 }
@@ -353,7 +355,7 @@ fn first(buffers: &Entries, columns: usize) -> Entries {
         keys: buffers.keys.clone().narrow(2, 0, columns),
         values: buffers.values.clone().narrow(2, 0, columns),
         positions: buffers.positions.clone().narrow(2, 0, columns),
-        tracks: buffers.tracks.clone().map(|track| track.narrow(2, 0, columns)),
+        statistics: buffers.statistics.clone().map(|statistic| statistic.narrow(2, 0, columns)),
         clustering: None,
     }
 }
@@ -407,7 +409,7 @@ impl Store for DenseStore {
         let fits = |index: &DeviceIndex| entries.columns() == 1 && self.columns < index.end;
         self.next = self.next.take().filter(fits);
         self.reserve(self.columns + entries.columns());
-        if entries.columns() == 1 && entries.tracks.is_empty() {
+        if entries.columns() == 1 && entries.statistics.is_empty() {
             return self.append_token(entries);
         }
         self.write(entries, self.columns);
@@ -434,11 +436,11 @@ impl Store for DenseStore {
         }
     }
 
-    fn tracks(&self) -> AttentionStatistics {
-        let tracks = self.tracks_as_they_lie();
+    fn statistics(&self) -> AttentionStatistics {
+        let statistics = self.statistics_as_they_lie();
         match self.by_position() {
-            Some(order) => tracks.map(|tracks| gather_scalars(tracks, &order)),
-            None => tracks,
+            Some(order) => statistics.map(|statistics| gather_scalars(statistics, &order)),
+            None => statistics,
         }
     }
 
@@ -455,9 +457,9 @@ impl Store for DenseStore {
         }
     }
 
-    fn set_tracks(&mut self, tracks: AttentionStatistics) {
+    fn set_statistics(&mut self, statistics: AttentionStatistics) {
         if let Some(buffers) = &mut self.buffers {
-            write_tracks(&mut buffers.tracks, tracks, 0);
+            write_statistics(&mut buffers.statistics, statistics, 0);
         }
     }
 
@@ -497,8 +499,8 @@ impl SlotStore for DenseStore {
         let (Some(buffers), false) = (&self.buffers, with_rows) else {
             return Ok(self.as_they_lie());
         };
-        let (positions, tracks) = (self.positions_as_they_lie(), self.tracks_as_they_lie());
-        Ok(Entries { positions, tracks, ..buffers.clone() })
+        let (positions, statistics) = (self.positions_as_they_lie(), self.statistics_as_they_lie());
+        Ok(Entries { positions, statistics, ..buffers.clone() })
     }
 
     fn evict(
@@ -507,9 +509,9 @@ impl SlotStore for DenseStore {
         counted: AttentionStatistics,
     ) -> Result<Option<Tensor<2>>> {
         let Some(buffers) = &mut self.buffers else { return Ok(None) };
-        let Entries { keys, values, positions, tracks, .. } = buffers;
+        let Entries { keys, values, positions, statistics, .. } = buffers;
         let rows = SlotRows::Dense { keys, values };
-        let input = eviction.input(rows, positions, tracks, counted);
+        let input = eviction.input(rows, positions, statistics, counted);
         let threshold = eviction.run(input, self.options.ops.as_ref())?;
         self.columns -= 1;
         self.unordered = true;
@@ -558,11 +560,11 @@ impl ReplayStore for DenseStore {
         }
         visitor.number(self.capacity());
         visitor.numbers(&[self.unordered, self.has_free_slots].map(usize::from));
-        if let Some(Entries { keys, values, positions, tracks, .. }) = &mut self.buffers {
+        if let Some(Entries { keys, values, positions, statistics, .. }) = &mut self.buffers {
             visitor.tensor(StateTensor::Float4(keys));
             visitor.tensor(StateTensor::Float4(values));
             visitor.tensor(StateTensor::Int3(positions));
-            visit_tracks(tracks, visitor);
+            visit_statistics(statistics, visitor);
         }
     }
 

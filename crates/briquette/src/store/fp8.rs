@@ -20,12 +20,12 @@ use crate::{
 const PAGE: usize = 32;
 
 /// Entries in 8-bit floating point, E4M3 (Micikevicius et al., 2022, *FP8 Formats for Deep
-/// Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)), with a scale a vector.
+/// Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)), with one scale per vector.
 ///
 /// A key, or a value, is divided by its largest magnitude over 448, the largest number of the type,
-/// and rounded to the nearest, halves to even. Four numbers are a 32-bit word; they are converted
+/// and rounded to the nearest, halves to even. Four numbers fill a 32-bit word. They are converted
 /// by integer arithmetic, so that no device needs the type. The last tokens, fewer than a page of
-/// 32, are held as they came.
+/// 32, are held unpacked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fp8 {}
@@ -93,7 +93,7 @@ fn vectors(Packed { words, measures }: &Packed) -> Option<PackedVectors> {
     Some(PackedVectors { words: words.clone(), scale: scale.clone() })
 }
 
-/// Vectors, `[pages, rows, channels]`, as bytes in words and a scale each.
+/// Encodes vectors, `[pages, rows, channels]`, as bytes in words with one scale each.
 fn encode(x: Tensor<3>, dtype: DType, ops: &dyn Ops) -> Packed {
     let found = ops.quantize_fp8(x.clone(), dtype);
     // Pages are of one shape, which no kernel refuses.

@@ -47,13 +47,14 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether keys and values of heads that differ are packed, so that padding before them cost
-    /// next to nothing.
+    /// Whether keys and values are packed where heads differ in length, so that padding before a
+    /// head costs next to nothing.
     fn packs_heads(&self) -> bool {
         false
     }
 
-    /// Whether it packs the kept entries anew when others are dropped, which changes their numbers.
+    /// Whether it packs the kept entries again when others are dropped, which changes their
+    /// numbers.
     fn repacks_entries(&self) -> bool {
         false
     }
@@ -68,15 +69,15 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether it holds entries that tokens share once.
+    /// Whether it holds an entry that several tokens share only once.
     fn holds_clusters(&self) -> bool {
         false
     }
 
-    /// An empty store. Nothing is allocated on the device before the first entry.
+    /// Builds an empty store. Nothing is allocated on the device before the first entry.
     fn build(&self, options: StoreOptions) -> Box<dyn Store>;
 
-    /// The store that [`Store::save`] wrote; `None` if it has no file form.
+    /// Restores the store that [`Store::save`] wrote; `None` if it has no file form.
     ///
     /// # Errors
     /// [`Error::Prefix`](crate::Error::Prefix) if the parts are not those of such a store.
@@ -94,11 +95,11 @@ pub struct StoreOptions {
     pub layer: usize,
     /// The dimensions of the cache.
     pub shape: CacheShape,
-    /// Batch rows.
+    /// Number of batch rows.
     pub batch: usize,
     /// The type keys and values are held in.
     pub dtype: DType,
-    /// The attention statistics of each entry.
+    /// What the stages observe, which decides the attention statistics of each entry.
     pub observes: AttentionRequest,
     /// The device of the entries.
     pub device: Device,
@@ -120,22 +121,22 @@ impl StoreOptions {
         2 * self.batch * self.shape.kv_heads * row
     }
 
-    /// The most bytes of the offsets at which the tokens of each row and head begin in a list.
+    /// Maximum bytes of the offsets at which each row and head begins in a list.
     pub(crate) fn offset_bytes(&self) -> usize {
         let offsets = self.batch * self.shape.kv_heads + 1;
         self.rows.bytes(offsets, self.int_bytes())
     }
 
-    /// Bytes of the positions and statistics of `columns` tokens of every row and head, in one row
+    /// Bytes of the positions and statistics of `columns` tokens per row and head, held in one row
     /// per head.
     pub(crate) fn scalar_row_bytes(&self, columns: usize) -> usize {
         let positions = self.shape.kv_heads * self.rows.bytes(columns, self.int_bytes());
-        let tracks = statistics::rows(self.observes, self.shape)
+        let statistics = statistics::rows(self.observes, self.shape)
             * self.rows.bytes(columns, DType::F32.size());
-        self.batch * (positions + tracks)
+        self.batch * (positions + statistics)
     }
 
-    /// The most by which scalars in rectangles are padded.
+    /// Maximum bytes by which the device pads positions and statistics in rectangles.
     pub(crate) fn most_padding(&self) -> usize {
         let rows = self.shape.kv_heads + statistics::rows(self.observes, self.shape);
         self.batch * rows * self.rows.most_padding()
@@ -146,9 +147,9 @@ impl StoreOptions {
 ///
 /// A new store implements at least [`columns`](Self::columns), [`bytes`](Self::bytes),
 /// [`bytes_of`](Self::bytes_of), [`append`](Self::append), [`truncate`](Self::truncate),
-/// [`entries`](Self::entries), [`positions`](Self::positions), [`tracks`](Self::tracks),
-/// [`set_tracks`](Self::set_tracks), [`replace`](Self::replace) and
-/// [`boxed_clone`](Self::boxed_clone). It gains, one by one:
+/// [`entries`](Self::entries), [`positions`](Self::positions), [`statistics`](Self::statistics),
+/// [`set_statistics`](Self::set_statistics), [`replace`](Self::replace) and
+/// [`boxed_clone`](Self::boxed_clone). The other methods add:
 ///
 /// - attention over its own layout: [`attend`](Self::attend), [`entries_at`](Self::entries_at);
 /// - buffers that are not copied at every token: [`capacity`](Self::capacity),
@@ -161,10 +162,10 @@ impl StoreOptions {
 /// - captured steps: [`replay`](Self::replay);
 /// - tokens written where others were evicted: [`in_place`](Self::in_place).
 pub trait Store: Debug + Send + Sync {
-    /// Columns held, those of the longest head.
+    /// Number of columns held, which is that of the longest head.
     fn columns(&self) -> usize;
 
-    /// Columns there is room for.
+    /// Number of columns that its buffers have room for.
     fn capacity(&self) -> usize {
         self.columns()
     }
@@ -172,23 +173,23 @@ pub trait Store: Debug + Send + Sync {
     /// Bytes its buffers take on the device.
     fn bytes(&self) -> usize;
 
-    /// Bytes among [`bytes`](Self::bytes) that are free for columns to come.
+    /// Bytes among [`bytes`](Self::bytes) that are free for future columns.
     fn spare_bytes(&self) -> usize {
         0
     }
 
-    /// Bytes of [slots](super::SlotStore::hold_slots) that are free in heads which hold so many
+    /// Bytes of the [slots](super::SlotStore::hold_slots) that are free if heads hold `held`
     /// tokens, per batch row and kv head.
     fn free_slot_bytes(&self, held: &[usize]) -> usize {
         let _ = held;
         0
     }
 
-    /// The most bytes it takes for so many entries and columns per head, one column per token.
-    /// Tokens that share a key and a value are columns of one entry.
+    /// Maximum bytes of the store if each head holds `entries` entries and `columns` columns, one
+    /// column per token. Tokens that share a key and a value are columns of one entry.
     fn bytes_of(&self, entries: usize, columns: usize) -> usize;
 
-    /// The least bytes it takes once there is room for `capacity` columns in all, as far as it can
+    /// Minimum bytes of the store once it has room for `capacity` columns in all, as far as it can
     /// tell.
     fn least_bytes(&self, capacity: usize) -> usize {
         let _ = capacity;
@@ -200,8 +201,9 @@ pub trait Store: Debug + Send + Sync {
         let _ = capacity;
     }
 
-    /// Writes new columns behind those held, into room made before where there is any. `counts` are
-    /// the entries among them per batch row and kv head; before them stands padding.
+    /// Writes new columns behind those held, into reserved room if there is any. `counts` are the
+    /// numbers of entries among them, per batch row and kv head; the columns before these entries
+    /// are padding.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input; nothing is
@@ -214,41 +216,43 @@ pub trait Store: Debug + Send + Sync {
         false
     }
 
-    /// Whether several tokens share an entry now: then only the device knows how many it holds.
+    /// Whether tokens share entries now. If so, only the device knows how many tokens the store
+    /// holds.
     fn is_clustered(&self) -> bool {
         false
     }
 
-    /// Drops all but the first `columns`: undoes an [`append`](Self::append).
+    /// Drops all but the first `columns` columns, which undoes an [`append`](Self::append).
     fn truncate(&mut self, columns: usize);
 
-    /// The entries, side by side in one rectangle; heads that hold fewer begin with padding.
+    /// Returns the entries in one rectangle; heads that hold fewer begin with padding.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input.
     fn entries(&self) -> Result<Entries>;
 
-    /// The entries at `positions`, which are their own and known to the caller, without their
-    /// statistics.
+    /// Returns the entries without their statistics. `positions` are the entries' own, which the
+    /// caller knows already.
     ///
     /// # Errors
     /// The errors of [`entries`](Self::entries).
     fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
-        Ok(Entries { positions, tracks: AttentionStatistics::default(), ..self.entries()? })
+        Ok(Entries { positions, statistics: AttentionStatistics::default(), ..self.entries()? })
     }
 
     /// The positions of the entries, `[batch, kv_heads, columns]`, −1 at padding.
     fn positions(&self) -> Tensor<3, Int>;
 
     /// The attention statistics of the entries.
-    fn tracks(&self) -> AttentionStatistics;
+    fn statistics(&self) -> AttentionStatistics;
 
     /// Positions and statistics at once.
     fn scalars(&self) -> (Tensor<3, Int>, AttentionStatistics) {
-        (self.positions(), self.tracks())
+        (self.positions(), self.statistics())
     }
 
-    /// Attention of new queries over the entries. The last columns are the queries' own.
+    /// Computes the attention of new queries over the entries. The last columns are the queries'
+    /// own.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input.
@@ -256,36 +260,36 @@ pub trait Store: Debug + Send + Sync {
         attend_entries(self.entries()?, input)
     }
 
-    /// Whether it knows by itself which columns are padding where one query of every row attends:
-    /// [`attend`](Self::attend) is then told of [`Visibility::Causal`].
+    /// Whether it knows itself which columns are padding when one query per row attends.
+    /// [`attend`](Self::attend) is then given [`Visibility::Causal`].
     fn knows_padding(&self) -> bool {
         false
     }
 
     /// Replaces the statistics of each entry.
-    fn set_tracks(&mut self, tracks: AttentionStatistics);
+    fn set_statistics(&mut self, statistics: AttentionStatistics);
 
-    /// Replaces all entries, with room for at most `capacity` columns. `counts` are the entries per
-    /// batch row and kv head: the last columns; before them stands padding.
+    /// Replaces all entries, with room for at most `capacity` columns. `counts` are the numbers of
+    /// entries per batch row and kv head. They are the last columns; those before them are padding.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input; the store
     /// is then unchanged.
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) -> Result<()>;
 
-    /// AttentionRequest the last [queries](StoreBuilder::window) of a prompt that is complete or
-    /// compressed, before it [settles](Self::settle). `squares` are the mean squares of their
-    /// channels, over the query heads that share a kv head, `[batch, kv_heads, head_dim]`, f32;
-    /// rows to which no tokens have `arrived` have none.
+    /// Observes the last [queries](StoreBuilder::window) of a complete or compressed prompt, before
+    /// the store [settles](Self::settle). `squares` are the mean squares of their channels, over
+    /// the query heads that share a kv head, `[batch, kv_heads, head_dim]`, f32. Rows in which no
+    /// token has `arrived` have none.
     fn observe_queries(&mut self, squares: Tensor<3>, arrived: &[usize]) {
         let _ = (squares, arrived);
     }
 
-    /// Called when a call has succeeded and no columns of a prompt are missing: the time to move
-    /// entries into another form.
+    /// Moves entries into another form, if the store has one. Called after each call that succeeds,
+    /// except one that leaves a prompt incomplete and uncompressed.
     fn settle(&mut self) {}
 
-    /// The parts of a file, read from the device; `None` if the store has no file form.
+    /// Reads the parts of a file from the device; `None` if the store has no file form.
     ///
     /// # Errors
     /// [`Error::Execution`](crate::Error::Execution) if the device failed.
@@ -303,14 +307,14 @@ pub trait Store: Debug + Send + Sync {
         None
     }
 
-    /// A store of `rows` rows, each with the entries of this one, which has one row; `None` if
-    /// there is no such store. Tensors are shared until they are written to, where they can be.
+    /// Returns a store of `rows` rows that each hold the entries of this store's only row; `None`
+    /// if it cannot be repeated. Tensors are shared until they are written to, where possible.
     fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
         let _ = rows;
         None
     }
 
-    /// A copy that shares its tensors until either is written to.
+    /// Returns a copy that shares its tensors until either is written to.
     fn boxed_clone(&self) -> Box<dyn Store>;
 }
 
@@ -330,20 +334,20 @@ pub struct StoreQuery<'a> {
     pub visibility: Visibility,
     /// The encoding of the keys, if they are held without positions.
     pub encode: Option<Encode<'a>>,
-    /// The part of its weights that each query head computes, `[query_heads]`; `None` for all.
+    /// Pattern of the weights that each query head computes, `[query_heads]`; `None` computes all.
     pub patterns: Option<Vec<HeadPattern>>,
-    /// The factor of scores before the softmax.
+    /// Factor of the query-key products before the softmax.
     pub scale: f64,
-    /// Whether the sum of the weights of each entry is wanted.
+    /// Whether to return the sum of each entry's weights.
     pub column_sums: bool,
-    /// Whether the sum of their squares is.
+    /// Whether to return the sum of their squares.
     pub column_squares: bool,
     /// The hot operations.
     pub ops: &'a dyn Ops,
 }
 
 impl StoreQuery<'_> {
-    /// Attention over keys and values in their layout; `None` if no kernel takes it.
+    /// Computes attention over keys and values in their layout; `None` if no kernel supports it.
     pub(super) fn decode(&self, kv: KvLayout) -> Result<Option<AttentionOutput>> {
         if self.patterns.is_some() {
             return Ok(None);
@@ -359,8 +363,8 @@ impl StoreQuery<'_> {
 }
 
 impl StoreQuery<'_> {
-    /// These, where a store [knows padding](Store::knows_padding) and was told nothing of it: the
-    /// positions of its entries say which are.
+    /// Returns the query of a store that [knows its padding](Store::knows_padding) with the
+    /// positions of its `entries`, so that attention over these sees the padding too.
     pub(super) fn told_of(self, entries: &Entries) -> Self {
         let visibility = match self.visibility {
             Visibility::Causal => sees_all(entries.positions.clone()),
@@ -370,8 +374,8 @@ impl StoreQuery<'_> {
     }
 }
 
-/// Visibility of a query of each row that is behind all entries: it sees those that are no padding.
-/// `entries` are their positions, `[batch, kv_heads, columns]`.
+/// Visibility of one query per row that comes after all entries: it sees all but padding. `entries`
+/// are the positions of the entries, `[batch, kv_heads, columns]`.
 pub(super) fn sees_all(entries: Tensor<3, Int>) -> Visibility {
     let [batch, ..] = entries.dims();
     let behind = vec![i64::from(i32::MAX); batch];
@@ -379,7 +383,7 @@ pub(super) fn sees_all(entries: Tensor<3, Int>) -> Visibility {
     Visibility::Positions { queries, entries }
 }
 
-/// Attention over entries in one rectangle.
+/// Computes attention over entries in one rectangle.
 pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Result<AttentionOutput> {
     let ops: &dyn Ops = input.ops;
     let Entries { keys, values, .. } = expand_clusters(entries, ops)?;

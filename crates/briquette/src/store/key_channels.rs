@@ -18,28 +18,29 @@ const PAGE: usize = 32;
 /// Channels that a byte can number.
 const MOST_CHANNELS: usize = 256;
 
-/// Keys without the channels that queries look at least: ThinK (Xu et al., 2024,
-/// [arXiv 2407.21018](https://arxiv.org/abs/2407.21018)).
+/// Keys without the channels that matter least to queries: ThinK (Xu et al., 2024, [arXiv
+/// 2407.21018](https://arxiv.org/abs/2407.21018)).
 ///
-/// When a prompt is complete, each head drops the channels of its keys of which the mean square,
-/// times that of the same channel of the last queries, is lowest. Pages of 32 tokens hold the
-/// others, and which they are, one byte each. Values and the last tokens are held as they came. In
-/// attention a channel that was dropped is 0.
+/// When a prompt is complete, each head scores the channels of its keys: the mean square of a
+/// channel, times that of the same channel in the last queries. It drops the channels with the
+/// lowest scores. Pages of 32 tokens hold the other channels and their numbers, one byte each.
+/// Values and the last tokens are held as they came. In attention a dropped channel is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyChannels {
-    /// The part of the channels that goes.
+    /// Share of the channels that is dropped.
     pub drop: f64,
-    /// Queries at the end of a prompt that channels are judged by.
+    /// Number of last queries of a prompt by which channels are judged.
     #[serde(default = "KeyChannels::default_window")]
     pub window: usize,
-    /// The last so many tokens at least keep all channels.
+    /// Minimum number of last tokens that keep all channels.
     #[serde(default = "KeyChannels::default_window")]
     pub recent: usize,
 }
 
 impl KeyChannels {
-    /// Drops this part of the channels, judged by the last 32 queries; the last 32 tokens keep all.
+    /// Drops the share `drop` of the channels, judged by the last 32 queries; the last 32 tokens
+    /// keep all.
     pub fn new(drop: f64) -> Self {
         Self { drop, window: Self::default_window(), recent: Self::default_window() }
     }
@@ -119,7 +120,7 @@ impl Codec for KeyChannels {
         Some(self.kept(head_dim))
     }
 
-    /// Keys and values in one, behind the numbers of the channels.
+    /// A page holds keys and values together, behind the numbers of the channels.
     fn widths(&self, head_dim: usize) -> Vec<Widths> {
         let kept = self.kept(head_dim);
         vec![Widths { words: words_of(kept, 8), measures: vec![PAGE * kept, PAGE * head_dim] }]

@@ -23,8 +23,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The layout of `batch × heads` lists of these lengths. What was sent to the device for the
-    /// one `before` is not sent again if it is the same.
+    /// Creates the layout of `batch × heads` lists of these lengths. Returns `before` if its
+    /// lengths are the same, so that nothing is sent to the device again.
     pub(super) fn new(
         batch: usize,
         heads: usize,
@@ -49,19 +49,19 @@ impl Layout {
         }
     }
 
-    /// The most columns per head for lists that are at most `longest`.
+    /// Maximum number of columns per head for lists of at most `longest` rows.
     pub(super) fn most_width(longest: usize) -> usize {
         longest + longest / 8
     }
 
-    /// See [`Replay::visit_state`](crate::state::Replay::visit_state). Where rows begin is sent to
-    /// the device when counts change.
+    /// See [`Replay::visit_state`](crate::state::Replay::visit_state). The offsets are sent to the
+    /// device when counts change.
     pub(super) fn visit_state(&self, visitor: &mut dyn StateVisitor) {
         visitor.number(self.width);
         visitor.numbers(&self.counts);
     }
 
-    /// Whether the list and a rectangle are the same.
+    /// Whether the list is a rectangle already.
     fn is_rectangle(&self) -> bool {
         self.counts.iter().all(|&count| count == self.width)
     }
@@ -71,7 +71,7 @@ impl Layout {
         &self.counts
     }
 
-    /// The layout of its one row in `rows` rows.
+    /// Repeats its only row `rows` times.
     pub(super) fn repeated(&self, rows: usize) -> Self {
         Self::new(rows, self.heads, &self.counts.repeat(rows), None, &self.offsets.device())
     }
@@ -97,8 +97,8 @@ impl Layout {
         buffer_bytes(&self.offsets, rows)
     }
 
-    /// Keys and values in rectangles, `[batch, heads, columns, head_dim]`, of which each head has
-    /// its last, in lists.
+    /// Packs the last columns of each head in keys and values, `[batch, heads, columns, head_dim]`,
+    /// into lists.
     pub(super) fn pack(
         &self,
         [keys, values]: [Tensor<4>; 2],
@@ -112,8 +112,8 @@ impl Layout {
         Ok(ops.pack(PackInput { keys, values, counts, offsets: self.offsets() })?)
     }
 
-    /// Lists of keys and values in rectangles, `[batch, heads, width, head_dim]`, with a tail
-    /// behind them; what stands at padding does not matter.
+    /// Lays lists of keys and values out in rectangles, `[batch, heads, width, head_dim]`, with a
+    /// tail behind them. Numbers at padding do not matter.
     pub(super) fn pad(
         &self,
         [keys, values]: [Tensor<2>; 2],

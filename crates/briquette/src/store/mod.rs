@@ -1,4 +1,4 @@
-//! Stage four: how the entries of a layer lie in memory.
+//! Stage four: the layout of a layer's entries in memory.
 
 mod buffer;
 mod channels;

@@ -12,9 +12,9 @@ use crate::{
     state::{StateTensor, StateVisitor},
 };
 
-/// Keys, or values, of some pages in words, with the numbers they are measured by.
+/// Keys or values of some pages, packed in words, with the measures to unpack them.
 ///
-/// What belongs to a page is one row, since devices may pad rows: CUDA pads short ones to 16 bytes.
+/// The numbers of a page are one row, since devices may pad rows: CUDA pads short ones to 16 bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Packed {
     /// 32-bit integers, `[pages, words]`.
@@ -54,12 +54,12 @@ impl Packed {
         )
     }
 
-    /// The first so many pages.
+    /// The first `count` pages.
     pub(super) fn first(&self, count: usize) -> Self {
         self.map(|words| first_rows(&words, count), |x| first_rows(&x, count))
     }
 
-    /// Writes pages over those from `start` on.
+    /// Overwrites the pages from `start` on.
     pub(super) fn write(&mut self, start: usize, new: Self) {
         write_rows(&mut self.words, start, new.words);
         for (measure, new) in self.measures.iter_mut().zip(new.measures) {
@@ -67,7 +67,7 @@ impl Packed {
         }
     }
 
-    /// All pages so many times.
+    /// Repeats all pages `times` times.
     pub(super) fn repeated(&self, times: usize) -> Self {
         self.map(|words| words.repeat_dim(0, times), |x| x.repeat_dim(0, times))
     }
@@ -94,7 +94,7 @@ impl Packed {
         Ok(parts)
     }
 
-    /// Pages of these widths.
+    /// Restores pages of these widths.
     pub(super) fn restore(
         mut parts: Parts,
         pages: usize,
@@ -121,7 +121,7 @@ impl Packed {
     }
 }
 
-/// The first so many rows.
+/// The first `count` rows.
 pub(super) fn first_rows<const D: usize, K: Basic>(x: &Tensor<D, K>, count: usize) -> Tensor<D, K> {
     x.clone().narrow(0, 0, count)
 }
@@ -140,8 +140,8 @@ pub(super) fn with_room<const D: usize, K: Basic + Numeric>(
     room
 }
 
-/// Writes rows over those from `start` on. The buffer is moved out and back, so a backend that owns
-/// it alone writes in place.
+/// Overwrites the rows from `start` on. The buffer is moved out and back, so a backend that owns it
+/// alone writes in place.
 pub(super) fn write_rows<const D: usize, K: Basic>(
     buffer: &mut Tensor<D, K>,
     start: usize,

@@ -1,4 +1,4 @@
-//! Which pages of a paged store each head has, on the host and on the device.
+//! The pages of each head of a paged store, on the host and on the device.
 
 use std::{ops::Range, sync::OnceLock};
 
@@ -12,9 +12,9 @@ use crate::state::{StateTensor, StateVisitor};
 pub(super) struct PageTable {
     /// Oldest first.
     lists: Vec<Vec<usize>>,
-    /// Known once a query has been attended that reads pages as they are.
+    /// Known once a query has attended to packed pages.
     index: OnceLock<PageIndex>,
-    /// The most pages that each head may get, where the index is changed in place.
+    /// Maximum number of pages per head, where the index is changed in place.
     room: Option<usize>,
 }
 
@@ -38,12 +38,12 @@ impl PageTable {
         &self.lists
     }
 
-    /// Pages of the head that has most.
+    /// Number of pages of the head that has the most.
     pub(super) fn most(&self) -> usize {
         self.lists.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Pages that a head may have before the index is another.
+    /// Number of pages that a head may have before the index is made anew.
     pub(super) fn most_in_place(&self) -> usize {
         self.room.unwrap_or_else(|| self.most())
     }
@@ -68,8 +68,8 @@ impl PageTable {
         (pages, offsets)
     }
 
-    /// The pages of every head side by side, heads that have fewer filled up at the left with any:
-    /// `[batch · kv_heads · most pages]`.
+    /// The pages of every head side by side, `[batch · kv_heads · most pages]`. Heads with fewer
+    /// pages begin with arbitrary ones.
     pub(super) fn rectangle(&self, device: &Device) -> Tensor<1, Int> {
         let most = self.most();
         let mut index = Vec::new();
@@ -80,7 +80,7 @@ impl PageTable {
         upload(index, device)
     }
 
-    /// Gives each head pages behind those that it has.
+    /// Appends pages to those of each head.
     pub(super) fn push(&mut self, new: Vec<Range<usize>>) {
         self.lists.iter_mut().zip(new).for_each(|(list, new)| list.extend(new));
         self.room = self.room.filter(|&room| self.most() <= room);
@@ -95,8 +95,7 @@ impl PageTable {
         *self = Self::new(vec![Vec::new(); self.lists.len()]);
     }
 
-    /// Makes room for so many pages of each head in the index, which is changed in place from now
-    /// on.
+    /// Makes room for `room` pages per head in the index, which is changed in place from now on.
     pub(super) fn begin_in_place(&mut self, room: usize) {
         (self.index, self.room) = (OnceLock::new(), Some(room));
     }
@@ -106,7 +105,7 @@ impl PageTable {
         (self.index, self.room) = (OnceLock::new(), None);
     }
 
-    /// Integers on the device, and how many of them are room.
+    /// Number of integers on the device, and how many of them are spare.
     pub(super) fn integers(&self) -> (usize, usize) {
         let Some(index) = self.index.get() else { return (0, 0) };
         let [pages] = index.pages.dims();
@@ -122,7 +121,8 @@ impl PageTable {
         }
     }
 
-    /// Of the one row in `rows` rows, whose pages stand so many apart.
+    /// Repeats its only row `rows` times; the pages of a row are numbered `apart` higher than those
+    /// of the row before.
     pub(super) fn of_rows(&self, rows: usize, apart: usize) -> Self {
         let of_row = |row: usize| {
             let heads = self.lists.iter();
@@ -132,7 +132,7 @@ impl PageTable {
     }
 }
 
-/// Writes over the first numbers of a list.
+/// Overwrites the first numbers of a list.
 fn write(list: &mut Tensor<1, Int>, numbers: Vec<i64>) {
     if numbers.is_empty() {
         return;

@@ -29,18 +29,18 @@ pub(super) struct PageTail {
     counts: Vec<usize>,
     /// Tokens before the last append.
     before_append: Vec<usize>,
-    /// Padding before the tokens of each head, `[batch · kv_heads]`, once somebody has asked.
+    /// Padding before the tokens of each head, `[batch · kv_heads]`, made when first needed.
     padding: OnceLock<Tensor<1, Int>>,
 }
 
-/// Tokens at the end of their buffers, the newest first, which the device counts: where they begin
-/// is all that one more changes.
+/// Tokens at the end of their buffers, the newest first, which the device counts. One more token
+/// changes only where they begin.
 #[derive(Clone, Debug)]
 struct Countdown {
     buffers: Entries,
     /// The column of the newest token of each head, `[batch · kv_heads]`.
     first: Tensor<1, Int>,
-    /// Whether tokens were taken back, which the device has counted.
+    /// Whether the device still counts tokens that were taken back.
     is_ahead: bool,
 }
 
@@ -77,7 +77,7 @@ impl PageTail {
         self.before_append.iter().zip(&self.counts).all(|(old, new)| old + 1 == *new)
     }
 
-    /// Columns side by side with those of pages.
+    /// Number of columns beside those of pages.
     pub(super) fn columns(&self) -> usize {
         match self.countdown {
             Some(_) => self.counts.iter().copied().max().unwrap_or(0),
@@ -123,11 +123,11 @@ impl PageTail {
         }
     }
 
-    /// Tokens that the device counts have none.
-    pub(super) fn tracks(&self) -> AttentionStatistics {
+    /// Statistics of the tokens; none while the device counts them.
+    pub(super) fn statistics(&self) -> AttentionStatistics {
         match self.countdown {
             Some(_) => AttentionStatistics::default(),
-            None => self.tokens.tracks(),
+            None => self.tokens.statistics(),
         }
     }
 
@@ -137,7 +137,7 @@ impl PageTail {
         (selection.width() > 0).then(|| gather_entries(entries.clone(), &selection))
     }
 
-    /// The buffers, and their columns that the tokens of each head lie in, oldest first.
+    /// Returns the buffers, and the columns of each head's tokens in them, oldest first.
     pub(super) fn as_they_lie(&self) -> (Entries, Vec<Vec<usize>>) {
         let all = self.counts.iter();
         match &self.countdown {
@@ -183,7 +183,7 @@ impl PageTail {
         }
     }
 
-    /// Writes the tokens that there are, newest first, over the end of the buffers.
+    /// Writes the `kept` tokens, newest first, to the end of the buffers.
     fn write_last(&self, countdown: &mut Countdown, kept: Option<Entries>) {
         let width = countdown.width();
         let Countdown { buffers, first, is_ahead } = countdown;
@@ -200,7 +200,8 @@ impl PageTail {
         write_rows(first, 0, begins);
     }
 
-    /// Appends entries of which each head has so many, padding before them.
+    /// Appends entries, of which each head has its last `counts`; the columns before them are
+    /// padding.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation); nothing is appended then.
@@ -209,7 +210,7 @@ impl PageTail {
         let all = counts.iter().all(|&count| count == new);
         let columns = self.columns();
         let fits = |countdown: &&mut Countdown| !countdown.is_ahead && columns < countdown.width();
-        let is_token = all && new == 1 && entries.tracks.is_empty();
+        let is_token = all && new == 1 && entries.statistics.is_empty();
         if is_token
             && let Some(Countdown { buffers, first, .. }) = self.countdown.as_mut().filter(fits)
         {
@@ -264,7 +265,7 @@ impl PageTail {
         self.before_append = old;
     }
 
-    /// Takes back the last append, and what is left beyond so many columns. Nothing is launched.
+    /// Takes back the last append, and drops what lies beyond `columns` columns. Launches nothing.
     pub(super) fn truncate(&mut self, columns: usize) {
         match &mut self.countdown {
             Some(countdown) => countdown.is_ahead = true,
@@ -274,7 +275,7 @@ impl PageTail {
         self.padding = OnceLock::new();
     }
 
-    /// Holds these entries, of which each head has so many.
+    /// Replaces all tokens by these entries, of which each head has its last `counts`.
     pub(super) fn hold(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
         self.countdown = None;
         self.padding = OnceLock::new();
@@ -300,15 +301,15 @@ impl PageTail {
         Some((Tail { keys, values, entries }, padding.clone()))
     }
 
-    /// Lets the device count tokens, with room for so many of each head. Returns `false` if there
-    /// are more, or they have statistics.
+    /// Lets the device count tokens, with room for `width` tokens per head. Returns `false` if
+    /// there are more, or if they have statistics.
     pub(super) fn begin_device_counting(&mut self, width: usize) -> bool {
         let counts = |countdown: &Countdown| countdown.width() == width && !countdown.is_ahead;
         if self.countdown.as_ref().is_some_and(counts) {
             return true;
         }
         self.end_device_counting();
-        if self.columns() > width || !self.tracks().is_empty() {
+        if self.columns() > width || !self.statistics().is_empty() {
             return false;
         }
         let buffers = self.tokens.empty(width);
@@ -340,7 +341,7 @@ impl PageTail {
         self.counts.iter_mut().for_each(|count| *count += 1);
     }
 
-    /// Visits all that a token changes which the device counts.
+    /// Visits everything that a token changes while the device counts.
     pub(super) fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
         if let Some(Countdown { buffers, first, .. }) = &mut self.countdown {
             visitor.number(buffers.columns());
@@ -375,7 +376,7 @@ impl PageTail {
         Ok(tail)
     }
 
-    /// The tokens of the one row in `rows` rows.
+    /// Repeats its only row `rows` times.
     pub(super) fn of_rows(&self, rows: usize) -> Self {
         let mut tail = self.clone();
         tail.end_device_counting();
@@ -387,15 +388,15 @@ impl PageTail {
         }
     }
 
-    /// Statistics of the columns, behind padding as wide as is missing.
-    pub(super) fn set_tracks(&mut self, tracks: AttentionStatistics) {
+    /// Replaces the statistics; missing columns before them are padding.
+    pub(super) fn set_statistics(&mut self, statistics: AttentionStatistics) {
         // Every head's tail is as wide as the widest, or the selection made it so.
         let columns = self.columns();
-        let width = tracks.stacked().map_or(columns, |tracks| tracks.dims()[2]);
-        let tracks = match columns - width {
-            0 => tracks,
-            missing => tracks.map(|track| behind_zeros(track, missing)),
+        let width = statistics.stacked().map_or(columns, |statistics| statistics.dims()[2]);
+        let statistics = match columns - width {
+            0 => statistics,
+            missing => statistics.map(|one| behind_zeros(one, missing)),
         };
-        self.tokens.set_tracks(tracks);
+        self.tokens.set_statistics(statistics);
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     state::StateVisitor,
 };
 
-/// Pages of tokens of a head, each packed by a codec; behind them the last tokens as they are.
+/// Pages of tokens of each head, packed by a codec, and behind them the last tokens unpacked.
 #[derive(Clone, Debug)]
 pub(super) struct PagedStore<C> {
     codec: C,
@@ -31,9 +31,9 @@ pub(super) struct PagedStore<C> {
     pages: Option<Pages>,
     table: PageTable,
     tail: PageTail,
-    /// Whether a kernel reads the pages as they are, once it has been asked.
+    /// Whether a kernel reads packed pages, known once a query has attended to them.
     reads_pages: OnceLock<bool>,
-    /// Columns that there still is room for, where the device counts tokens.
+    /// Number of columns that still have room, where the device counts tokens.
     open: Option<usize>,
     /// The channels of keys that pages hold, where they hold fewer than there are.
     channels: Option<Channels>,
@@ -54,7 +54,7 @@ impl<C: Codec> PagedStore<C> {
         }
     }
 
-    /// The store that [`save`](Store::save) wrote.
+    /// Restores the store that [`save`](Store::save) wrote.
     pub(super) fn restore(codec: C, options: StoreOptions, mut parts: Parts) -> Result<Self> {
         let mut store = Self::new(codec, options.clone());
         let heads = store.table.lists().len();
@@ -85,7 +85,7 @@ impl<C: Codec> PagedStore<C> {
         self.options.shape.kv_heads
     }
 
-    /// Pages of the head that has most.
+    /// Number of pages of the head that has the most.
     fn most_pages(&self) -> usize {
         self.table.most()
     }
@@ -96,7 +96,7 @@ impl<C: Codec> PagedStore<C> {
         heads.map(|(list, tail)| list.len() * self.codec.group() + tail)
     }
 
-    /// Whether pages and tail stand side by side without padding between them.
+    /// Whether pages and tail are side by side without padding between them.
     fn aligned(&self) -> bool {
         let (pages, tail) = (self.most_pages(), self.tail.columns());
         pages == 0
@@ -115,13 +115,13 @@ impl<C: Codec> PagedStore<C> {
         self.table.lists().iter().zip(self.tail.counts()).map(of_head).collect()
     }
 
-    /// Whether a decoded token of every row attends.
+    /// Whether one decoded token of every row attends.
     fn decodes(&self, input: &StoreQuery<'_>) -> bool {
         input.queries.dims()[2] == 1 && self.tail.has_one_more()
     }
 
-    /// Attention of one query per head over packed pages; `None` if no kernel takes it, or if keys
-    /// are encoded in every call.
+    /// Computes attention of one query per head over packed pages; `None` if no kernel supports it,
+    /// or if keys are encoded in every call.
     fn attend_packed(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         if self.most_pages() == 0 || input.encode.is_some() || !self.decodes(input) {
             return Ok(None);
@@ -182,10 +182,10 @@ impl<C: Codec> PagedStore<C> {
     }
 
     /// The statistics of pages side by side.
-    fn page_tracks(&self, pages: &Pages) -> AttentionStatistics {
+    fn page_statistics(&self, pages: &Pages) -> AttentionStatistics {
         let StoreOptions { batch, shape, ref device, .. } = self.options;
-        let none = self.tail.tracks();
-        let Some(numbers) = pages.tracks.clone() else { return none };
+        let none = self.tail.statistics();
+        let Some(numbers) = pages.statistics.clone() else { return none };
         let index = self.table.rectangle(device);
         let [_, per, _] = numbers.dims();
         let all = side_by_side(numbers, &index, batch, shape.kv_heads);
@@ -253,12 +253,12 @@ impl<C: Codec> PagedStore<C> {
         }
     }
 
-    /// Tokens of a tail of which some are packed.
+    /// Number of tokens in a tail from which on some of them are packed.
     fn most_in_tail(&self) -> usize {
         self.codec.residual() + self.codec.group()
     }
 
-    /// Room for what a tail may hold, whatever is asked for.
+    /// Maximum room of a tail beside its tokens, whatever capacity is asked for.
     fn room(&self) -> usize {
         self.codec.residual() + 2 * self.codec.group()
     }
@@ -315,9 +315,9 @@ impl<C: Codec> Store for PagedStore<C> {
         let full = tail * self.options.pair_bytes() + self.options.scalar_row_bytes(tail);
         let quantized = columns.saturating_sub(self.codec.residual());
         let positions = rows.bytes(group, self.options.int_bytes());
-        let tracks = statistics::rows(self.options.observes, shape) / shape.kv_heads
+        let statistics = statistics::rows(self.options.observes, shape) / shape.kv_heads
             * rows.bytes(group, DType::F32.size());
-        let page = packed.sum::<usize>() + positions + tracks;
+        let page = packed.sum::<usize>() + positions + statistics;
         let places = heads * (quantized / group + 2) + 1;
         let pages = heads.saturating_mul(quantized).saturating_mul(page).div_ceil(group);
         full.saturating_add(pages).saturating_add(places * self.options.int_bytes() + channels)
@@ -368,7 +368,7 @@ impl<C: Codec> Store for PagedStore<C> {
             keys: rows(keys, tail_keys),
             values: rows(values, tail_values),
             positions: self.positions(),
-            tracks: self.tracks(),
+            statistics: self.statistics(),
             clustering: None,
         })
     }
@@ -383,20 +383,20 @@ impl<C: Codec> Store for PagedStore<C> {
         }
     }
 
-    fn tracks(&self) -> AttentionStatistics {
-        let Some(pages) = &self.pages else { return self.tail.tracks() };
-        let held = self.page_tracks(pages);
+    fn statistics(&self) -> AttentionStatistics {
+        let Some(pages) = &self.pages else { return self.tail.statistics() };
+        let held = self.page_statistics(pages);
         let all = if self.tail.columns() == 0 {
             held
         } else {
-            held.zip(self.tail.tracks(), |held, tail| Tensor::cat(vec![held, tail], 2))
+            held.zip(self.tail.statistics(), |held, tail| Tensor::cat(vec![held, tail], 2))
         };
         if all.is_empty() {
             return all;
         }
         match self.selection() {
             None => all,
-            Some(selection) => all.map(|track| gather_scalars(track, &selection)),
+            Some(selection) => all.map(|one| gather_scalars(one, &selection)),
         }
     }
 
@@ -417,7 +417,7 @@ impl<C: Codec> Store for PagedStore<C> {
         true
     }
 
-    fn set_tracks(&mut self, tracks: AttentionStatistics) {
+    fn set_statistics(&mut self, statistics: AttentionStatistics) {
         let columns = self.columns();
         let (group, most, tail) = (self.codec.group(), self.most_pages(), self.tail.columns());
         let heads = self.heads();
@@ -425,10 +425,10 @@ impl<C: Codec> Store for PagedStore<C> {
         // From the columns of all entries to those of pages and of the tail.
         let part = |lists: Vec<Vec<usize>>, narrow: (usize, usize)| {
             if self.aligned() {
-                return tracks.clone().map(|track| track.narrow(2, narrow.0, narrow.1));
+                return statistics.clone().map(|one| one.narrow(2, narrow.0, narrow.1));
             }
             let selection = Selection::of_heads(&lists, heads, &device);
-            tracks.clone().map(|track| gather_scalars(track, &selection))
+            statistics.clone().map(|one| gather_scalars(one, &selection))
         };
         let lists = self.table.lists();
         let old = self.counts().zip(self.tail.counts());
@@ -438,7 +438,7 @@ impl<C: Codec> Store for PagedStore<C> {
         let of_pages = (most > 0).then(|| part(old, (0, most * group)));
         let of_tail = (tail > 0).then(|| part(new, (columns - tail, tail)));
 
-        if let (Some(tracks), Some(pages)) = (of_pages, &mut self.pages) {
+        if let (Some(statistics), Some(pages)) = (of_pages, &mut self.pages) {
             let total = pages.count();
             let mut place = vec![0; total];
             for (head, list) in lists.iter().enumerate() {
@@ -448,7 +448,7 @@ impl<C: Codec> Store for PagedStore<C> {
                 }
             }
             let place = upload(place, &device);
-            pages.tracks = tracks.by_head(heads).map(|numbers| {
+            pages.statistics = statistics.by_head(heads).map(|numbers| {
                 let [batch, _, per, _] = numbers.dims();
                 let numbers: Tensor<4> = numbers.reshape([batch * heads, per, most, group]);
                 let pages: Tensor<3> =
@@ -456,8 +456,8 @@ impl<C: Codec> Store for PagedStore<C> {
                 pages.select(0, place)
             });
         }
-        if let Some(tracks) = of_tail {
-            self.tail.set_tracks(tracks);
+        if let Some(statistics) = of_tail {
+            self.tail.set_statistics(statistics);
         }
     }
 
@@ -509,7 +509,7 @@ impl<C: Codec> Store for PagedStore<C> {
     /// Rows share pages without statistics: these are never written to.
     fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
         let options = StoreOptions { batch: rows, ..self.options.clone() };
-        let counted = self.pages.as_ref().is_some_and(|pages| pages.tracks.is_some());
+        let counted = self.pages.as_ref().is_some_and(|pages| pages.statistics.is_some());
         let (copies, apart) = match &self.pages {
             Some(pages) if counted => (rows, pages.count()),
             _ => (1, 0),
@@ -573,7 +573,7 @@ impl<C: Codec> ReplayStore for PagedStore<C> {
     fn open_columns(&self) -> Option<usize> {
         let can = self.reads_pages.get() == Some(&true)
             && self.most_pages() > 0
-            && self.tail.tracks().is_empty();
+            && self.tail.statistics().is_empty();
         can.then(|| self.open.unwrap_or(0))
     }
 

@@ -29,13 +29,13 @@ pub(super) struct Pages {
     pub(super) positions: Tensor<3, Int>,
     /// `[pages, numbers, group]`, the [numbers](crate::ops::AttentionStatistics::by_head) of a kv
     /// head.
-    pub(super) tracks: Option<Tensor<3>>,
-    /// How many there are.
+    pub(super) statistics: Option<Tensor<3>>,
+    /// Number of pages.
     count: usize,
 }
 
 impl Pages {
-    /// Packs the entries at `rows` of the rectangle: for each page the rows of its tokens.
+    /// Packs the entries at `rows` of the rectangle, the rows of one page after another.
     pub(super) fn of(
         entries: &Entries,
         rows: &[usize],
@@ -67,7 +67,7 @@ impl Pages {
                 ops.as_ref(),
             ),
             positions: positions.select(0, index.clone()).reshape([pages, 1, group]),
-            tracks: entries.tracks.by_head(heads).map(|numbers| {
+            statistics: entries.statistics.by_head(heads).map(|numbers| {
                 let per = numbers.dims()[2];
                 let list = numbers.swap_dims(2, 3).reshape([batch * heads * width, per]);
                 let list = list.select(0, index.clone());
@@ -81,24 +81,25 @@ impl Pages {
         self.count
     }
 
-    /// Pages that there is room for.
+    /// Number of pages that the buffers have room for.
     fn capacity(&self) -> usize {
         self.positions.dims()[0]
     }
 
-    /// Makes room for so many pages in all, if there is less.
+    /// Makes room for `capacity` pages in all, if there is less.
     pub(super) fn reserve(&mut self, capacity: usize, ops: &dyn Ops) {
         if capacity > self.capacity() {
-            let Self { packed, positions, tracks, count } = self;
+            let Self { packed, positions, statistics, count } = self;
             for packed in packed {
                 *packed = packed.with_room(*count, capacity, ops);
             }
             *positions = with_room(positions, *count, capacity, ops);
-            *tracks = tracks.as_ref().map(|tracks| with_room(tracks, *count, capacity, ops));
+            *statistics =
+                statistics.as_ref().map(|statistics| with_room(statistics, *count, capacity, ops));
         }
     }
 
-    /// Writes pages behind these: in place if there is room.
+    /// Appends pages, in place if there is room.
     pub(super) fn append(&mut self, new: Self, ops: &dyn Ops) {
         let (start, all) = (self.count, self.count + new.count);
         self.reserve(all, ops);
@@ -106,32 +107,32 @@ impl Pages {
             held.write(start, new);
         }
         write_rows(&mut self.positions, start, new.positions);
-        if let (Some(tracks), Some(new)) = (&mut self.tracks, new.tracks) {
-            write_rows(tracks, start, new);
+        if let (Some(statistics), Some(new)) = (&mut self.statistics, new.statistics) {
+            write_rows(statistics, start, new);
         }
         self.count = all;
     }
 
-    /// These without room for more.
+    /// Returns the pages without spare room.
     fn trimmed(&self) -> Self {
-        let Self { packed, positions, tracks, count } = self;
+        let Self { packed, positions, statistics, count } = self;
         Self {
             packed: packed.iter().map(|packed| packed.first(*count)).collect(),
             positions: first_rows(positions, *count),
-            tracks: tracks.as_ref().map(|tracks| first_rows(tracks, *count)),
+            statistics: statistics.as_ref().map(|statistics| first_rows(statistics, *count)),
             count: *count,
         }
     }
 
     pub(super) fn save(&self) -> Result<Parts> {
-        let Self { packed, positions, tracks, .. } = self.trimmed();
+        let Self { packed, positions, statistics, .. } = self.trimmed();
         let mut parts = Parts::default();
         for (name, packed) in PACKED.into_iter().zip(&packed) {
             parts.put_parts(name, packed.save()?);
         }
         parts.put("positions", &positions)?;
-        if let Some(tracks) = &tracks {
-            parts.put("tracks", tracks)?;
+        if let Some(statistics) = &statistics {
+            parts.put("statistics", statistics)?;
         }
         Ok(parts)
     }
@@ -151,20 +152,20 @@ impl Pages {
             .map(|(name, widths)| Packed::restore(parts.take_parts(name), pages, widths, options));
         let packed = packed.collect::<Result<_>>()?;
         let numbers = statistics::rows(observes, shape) / shape.kv_heads;
-        let tracks = || parts.take_float("tracks", [pages, numbers, group], device);
-        let tracks = (numbers > 0).then(tracks).transpose()?;
+        let statistics = || parts.take_float("statistics", [pages, numbers, group], device);
+        let statistics = (numbers > 0).then(statistics).transpose()?;
         let positions = parts.take_int("positions", [pages, 1, group], None, device)?;
         parts.finish()?;
-        Ok(Self { packed, positions, tracks, count: pages })
+        Ok(Self { packed, positions, statistics, count: pages })
     }
 
-    /// All pages so many times, one whole after another.
+    /// Repeats all pages `times` times, one copy after another.
     pub(super) fn repeated(&self, times: usize) -> Self {
-        let Self { packed, positions, tracks, count } = self.trimmed();
+        let Self { packed, positions, statistics, count } = self.trimmed();
         Self {
             packed: packed.iter().map(|packed| packed.repeated(times)).collect(),
             positions: positions.repeat_dim(0, times),
-            tracks: tracks.map(|tracks| tracks.repeat_dim(0, times)),
+            statistics: statistics.map(|statistics| statistics.repeat_dim(0, times)),
             count: count * times,
         }
     }
@@ -172,10 +173,10 @@ impl Pages {
     pub(super) fn bytes(&self, rows: Rows) -> usize {
         self.packed.iter().map(|packed| packed.bytes(rows)).sum::<usize>()
             + buffer_bytes(&self.positions, rows)
-            + self.tracks.as_ref().map_or(0, |tracks| buffer_bytes(tracks, rows))
+            + self.statistics.as_ref().map_or(0, |statistics| buffer_bytes(statistics, rows))
     }
 
-    /// Bytes of the room for more.
+    /// Bytes of the spare room.
     pub(super) fn spare_bytes(&self, rows: Rows) -> usize {
         let capacity = self.capacity();
         self.bytes(rows) / capacity.max(1) * (capacity - self.count)
@@ -186,19 +187,19 @@ impl Pages {
             packed.visit_state(visitor);
         }
         visitor.tensor(StateTensor::Int3(&mut self.positions));
-        if let Some(tracks) = &mut self.tracks {
-            visitor.tensor(StateTensor::Float3(tracks));
+        if let Some(statistics) = &mut self.statistics {
+            visitor.tensor(StateTensor::Float3(statistics));
         }
     }
 }
 
-/// A list on the device.
+/// Sends a list to the device.
 pub(super) fn upload(list: Vec<i64>, device: &Device) -> Tensor<1, Int> {
     let length = list.len();
     send("places of pages", TensorData::new(list, [length]), device)
 }
 
-/// Pages, `[pages, per, group]`, put side by side: `[batch, heads · per, most pages · group]`.
+/// Lays pages, `[pages, per, group]`, side by side: `[batch, heads · per, most pages · group]`.
 pub(super) fn side_by_side<K: Basic>(
     x: Tensor<3, K>,
     index: &Tensor<1, Int>,

@@ -16,22 +16,24 @@ use crate::{
 /// Entries quantized to 1, 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et
 /// al., 2024).
 ///
-/// Keys are quantized a channel, over groups of tokens; values a token, over groups of channels;
-/// both between the minimum and the maximum of their group (section 4). Burn's own quantized
-/// tensors are symmetric, which KIVI is not, so the numbers are packed here, into 32-bit words.
+/// Keys are quantized per channel, over groups of tokens, and values per token, over groups of
+/// channels. Both are quantized between the minimum and the maximum of their group (section 4).
+/// Burn's own quantized tensors are symmetric, which KIVI is not, so the numbers are packed here,
+/// into 32-bit words.
 ///
-/// A head's entries turn into numbers a group at a time, oldest first, while at least `residual`
-/// stay as they are. When entries are dropped, what is left is quantized anew.
+/// A head's entries are quantized one group at a time, oldest first, while at least `residual` stay
+/// in full precision. When entries are dropped, the others are quantized again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quantized {
-    /// Bits a number: 1, 2, 4 or 8. No GPU has a kernel for 1: pages are made numbers again in
+    /// Bits per number: 1, 2, 4 or 8. No GPU has a kernel for 1: such pages are dequantized in
     /// every call.
     pub bits: u8,
-    /// Tokens a group of keys, and channels a group of values (at most `head_dim`).
+    /// Number of tokens per group of keys, and of channels per group of values (at most
+    /// `head_dim`).
     #[serde(default = "Quantized::default_group")]
     pub group: usize,
-    /// The last so many tokens at least stay in full precision.
+    /// Minimum number of last tokens that stay in full precision.
     #[serde(default = "Quantized::default_residual")]
     pub residual: usize,
 }
@@ -167,7 +169,7 @@ fn pack(input: QuantizeInput, ops: &dyn Ops) -> Packed {
     Packed { words, measures: vec![scale, min] }
 }
 
-/// The numbers again, f32, `[pages, rows, numbers]`.
+/// Dequantizes pages, f32, `[pages, rows, numbers]`.
 fn dequantize(packed: &Packed, rows: usize, numbers: usize, bits: u8) -> Tensor<3> {
     let [pages, words] = packed.words.dims();
     let words = words / rows;

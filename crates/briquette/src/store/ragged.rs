@@ -17,12 +17,11 @@ use crate::{
     state::{StateTensor, StateVisitor},
 };
 
-/// Every head as long as it is: one list of all entries, without padding, and the heads' places in
-/// it.
+/// Holds the entries of all heads in one list, without padding, and the places of the heads in it.
 ///
 /// For policies that give heads budgets of their own (AdaKV, HeadKV, KVMerger), or rows of a batch
-/// (CAKE, D2O). Entries that have come since the last compression are the same for every head and
-/// lie in buffers behind the list; where all heads are as long, all entries do.
+/// (CAKE, D2O). Every head has the same number of entries since the last compression; buffers
+/// behind the list hold them. If all heads have the same length, such buffers hold all entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ragged {}
@@ -79,7 +78,7 @@ impl Body for RaggedBody {
         options: &StoreOptions,
     ) -> Result<Option<Tensor<2>>> {
         let Self { tokens, keys, values, .. } = self;
-        let (layout, positions, tracks) = tokens.parts_mut();
+        let (layout, positions, statistics) = tokens.parts_mut();
         let rows = SlotRows::Ragged {
             keys,
             values,
@@ -89,7 +88,7 @@ impl Body for RaggedBody {
             new_values: token.values,
             new_positions: token.positions,
         };
-        let input = eviction.input(rows, positions, tracks, counted);
+        let input = eviction.input(rows, positions, statistics, counted);
         eviction.run(input, options.ops.as_ref())
     }
 
@@ -97,8 +96,8 @@ impl Body for RaggedBody {
         let order = Selection::by_position(self.positions());
         let counts = self.layout().counts();
         let [keys, values] = self.pad(no_tail(options), options)?;
-        let (positions, tracks) = (self.positions(), self.tracks());
-        let entries = Entries { keys, values, positions, tracks, clustering: None };
+        let (positions, statistics) = (self.positions(), self.statistics());
+        let entries = Entries { keys, values, positions, statistics, clustering: None };
         let before = Some(self.layout().clone());
         match Self::pack(gather_entries(entries, &order), counts, before, options)? {
             Packing::Packed(body) => Ok(body),
@@ -116,7 +115,7 @@ impl Body for RaggedBody {
             return Ok(Packing::AsTheyAre(Box::new(entries)));
         }
         let StoreOptions { dtype, ref ops, .. } = *options;
-        let tokens = Tokens::pack(entries.positions, entries.tracks, counts, before, options);
+        let tokens = Tokens::pack(entries.positions, entries.statistics, counts, before, options);
         let both = [entries.keys.cast(dtype), entries.values.cast(dtype)];
         let both = tokens.layout.pack(both, ops.as_ref())?;
         Ok(Packing::Packed(Self::new(tokens, both, options)))
@@ -163,16 +162,16 @@ impl Body for RaggedBody {
         self.tokens.positions()
     }
 
-    fn tracks(&self) -> AttentionStatistics {
-        self.tokens.tracks()
+    fn statistics(&self) -> AttentionStatistics {
+        self.tokens.statistics()
     }
 
     fn columns(&self) -> usize {
         self.tokens.layout.width()
     }
 
-    fn set_tracks(&mut self, tracks: AttentionStatistics) {
-        self.tokens.set_tracks(tracks);
+    fn set_statistics(&mut self, statistics: AttentionStatistics) {
+        self.tokens.set_statistics(statistics);
     }
 
     fn bytes(&self) -> usize {

@@ -21,13 +21,14 @@ pub trait ReplayStore {
         false
     }
 
-    /// Columns that are still free since [device indexing began](Self::begin_device_indexing), 0 if
-    /// it has not; `None` if it cannot.
+    /// Number of columns that are still free since [device indexing
+    /// began](Self::begin_device_indexing), 0 if it has not; `None` if the store cannot index on
+    /// the device.
     fn open_columns(&self) -> Option<usize> {
         None
     }
 
-    /// Whether keys that are encoded in every call are, too, where the device counts.
+    /// Whether keys can be encoded in every call while the device counts.
     fn encodes_what_it_counts(&self) -> bool {
         false
     }
@@ -35,7 +36,8 @@ pub trait ReplayStore {
     /// Counts a column that a replayed step has written.
     fn advance(&mut self) {}
 
-    /// Whether the next decoded token is unlike others, since some move into another form with it.
+    /// Whether the next decoded token differs from others, because entries move into another form
+    /// with it.
     fn is_next_apart(&self) -> bool {
         false
     }

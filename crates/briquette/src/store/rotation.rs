@@ -1,4 +1,4 @@
-//! An orthogonal matrix that spreads a vector over all its channels, and is never written out.
+//! A rotation that spreads a vector over all its channels; its matrix is never written out.
 
 use std::f64::consts::PI;
 
@@ -14,9 +14,7 @@ const FACTOR: usize = 16;
 /// transform; `s` are signs, the same for every vector.
 #[derive(Clone, Debug)]
 pub(super) struct Rotation {
-    /// `[outer, outer]`
     outer: Tensor<2>,
-    /// `[inner, inner]`
     inner: Tensor<2>,
     /// `[channels]`
     signs: Tensor<1>,
@@ -34,7 +32,7 @@ impl Rotation {
         Self { outer: square(channels / inner), inner: square(inner), signs: upload(signs) }
     }
 
-    /// Every row rotated, `[rows, channels]`.
+    /// Rotates every row, `[rows, channels]`.
     pub(super) fn forth(&self, x: Tensor<2>) -> Tensor<2> {
         let [rows, channels] = x.dims();
         let signs = self.signs.clone().reshape([1, channels]);
@@ -42,7 +40,7 @@ impl Rotation {
         product(x * signs, both).reshape([rows, channels])
     }
 
-    /// Every row as it was before it was rotated, `[rows, channels]`.
+    /// Undoes the rotation of every row, `[rows, channels]`.
     pub(super) fn back(&self, x: Tensor<2>) -> Tensor<2> {
         let [_, channels] = x.dims();
         let signs = self.signs.clone().reshape([1, channels]);
@@ -50,8 +48,8 @@ impl Rotation {
     }
 }
 
-/// Every row by the Kronecker product of two matrices, from the right. Numbers that a device
-/// rounded in it would go to other levels.
+/// Multiplies every row by the Kronecker product of two matrices, from the right. A product in
+/// lower precision would move numbers to other levels.
 fn product(x: Tensor<2>, [outer, inner]: [Tensor<2>; 2]) -> Tensor<2> {
     let [rows, channels] = x.dims();
     let [a, b] = [outer.dims()[0], inner.dims()[0]];

@@ -16,8 +16,8 @@ use crate::{
     state::StateVisitor,
 };
 
-/// Entries in a layout of their own, which change only when all of them are replaced: the part of a
-/// store that [`Segmented`] completes.
+/// Entries in a layout of their own, which change only when all of them are replaced. [`Segmented`]
+/// completes them to a store.
 pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Whether several tokens share an entry.
     const CLUSTERED: bool = false;
@@ -28,28 +28,28 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Whether [`attend`](Self::attend) takes a tail that the device counts.
     const COUNTS_TAIL: bool = false;
 
-    /// Whether a token that is appended to heads that hold so many can take an entry's place.
+    /// Whether a token appended to heads that hold `held` tokens can take an entry's place.
     fn can_evict(&self, held: &[usize]) -> bool {
         held == self.layout().counts()
     }
 
-    /// Columns that there are for the tokens of a head, where tokens share entries.
+    /// Number of columns for the tokens of a head, where tokens share entries.
     fn token_columns(&self) -> Option<usize> {
         None
     }
 
-    /// Number of entries of each head that holds so many tokens.
+    /// Number of entries of each head, when heads hold `held` tokens.
     fn entry_counts(&self, _held: &[usize]) -> Vec<usize> {
         self.layout().counts().to_vec()
     }
 
-    /// Number of its rows that no entry of heads is in which hold so many tokens.
+    /// Number of its rows without an entry, when heads hold `held` tokens.
     fn free_rows(&self, held: &[usize]) -> usize {
         self.layout().total().saturating_sub(held.iter().sum())
     }
 
-    /// Gives each head so many rows, those behind its entries free, and as many columns of tokens:
-    /// see [`SlotStore::add_rows`].
+    /// Gives each head rows, of which those behind its entries are free, and columns of tokens: see
+    /// [`SlotStore::add_rows`].
     fn add_rows(&mut self, _rows: &[usize], _columns: usize, _options: &StoreOptions) -> bool {
         false
     }
@@ -57,8 +57,8 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Counts a token: see [`SlotStore::count_token`].
     fn count_token(&mut self, _takes_free: &[bool], _held: &[usize]) {}
 
-    /// Evicts the weakest entry of each head, the `token` behind them among these, which takes its
-    /// place, as [`SlotStore::evict`] does.
+    /// Evicts the weakest entry of each head, which may be the new `token`; otherwise the token
+    /// takes its place. See [`SlotStore::evict`].
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation); nothing is changed then.
@@ -83,7 +83,7 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     }
 
     /// Packs entries, of which each batch row and head holds the last `counts`; gives them back if
-    /// it gains nothing by packing. `before` is the last layout.
+    /// packing gains nothing. `before` is the last layout.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation).
@@ -97,8 +97,8 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// The layout of its rows.
     fn layout(&self) -> &Layout;
 
-    /// Keys and values of all its entries and of a tail; heads that hold fewer are padded at the
-    /// left. Tokens that share an entry have one row.
+    /// Lays out keys and values of all its entries and of a tail; heads that hold fewer are padded
+    /// at the left. Tokens that share an entry have one row.
     fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]>;
 
     /// The clusters of tokens that share entries, if there are any.
@@ -110,15 +110,14 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     fn positions(&self) -> Tensor<3, Int>;
 
     /// The attention statistics of its entries.
-    fn tracks(&self) -> AttentionStatistics;
+    fn statistics(&self) -> AttentionStatistics;
 
     /// Columns of the longest head.
     fn columns(&self) -> usize;
 
-    /// Attention of one query per head over these entries and a tail without padding, in this
-    /// layout; `None` if no kernel takes it. The device may know how many entries of the tail there
-    /// are, `[batch · kv_heads]`. With `has_free_slots`, entries at position −1 are not attended
-    /// to.
+    /// Computes attention of one query per head over these entries and a tail without padding, in
+    /// this layout; `None` if no kernel supports it. The device may count the entries of the tail,
+    /// `[batch · kv_heads]`. With `has_free_slots`, entries at position −1 are not attended to.
     fn attend(
         &self,
         tail: (Tail, Option<Tensor<1, Int>>),
@@ -130,7 +129,7 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     }
 
     /// Replaces the statistics.
-    fn set_tracks(&mut self, tracks: AttentionStatistics);
+    fn set_statistics(&mut self, statistics: AttentionStatistics);
 
     /// Visits its tensors, see [`Replay::visit_state`](crate::state::Replay::visit_state).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor);
@@ -141,13 +140,14 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// The parts of a file.
     fn save(&self) -> Result<Parts>;
 
-    /// The body that [`save`](Self::save) wrote.
+    /// Restores the body that [`save`](Self::save) wrote.
     fn restore(parts: Parts, options: &StoreOptions) -> Result<Self>;
 
-    /// The entries of its one row in as many rows as the options have.
+    /// Repeats its only row for each row of the options.
     fn repeated(&self, options: &StoreOptions) -> Self;
 
-    /// The most bytes of a body and a tail that hold `entries` and `columns` per head together.
+    /// Maximum bytes of a body and a tail that hold `entries` entries and `columns` columns per
+    /// head together.
     fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize;
 }
 
@@ -177,9 +177,10 @@ pub(super) struct Segmented<B> {
     padded: bool,
     /// Whether the columns of the body are not in the order of their positions.
     unordered: bool,
-    /// Whether some of the body may be slots that are free.
+    /// Whether the body may have free slots.
     has_free_slots: bool,
-    /// Whether a kernel attends to the body as it lies, once it has been asked.
+    /// Whether a kernel attends to the body in its own layout, known once a query has attended to
+    /// it.
     reads_body: OnceLock<bool>,
 }
 
@@ -197,7 +198,7 @@ impl<B: Body> Segmented<B> {
         }
     }
 
-    /// The store that [`save`](Store::save) wrote.
+    /// Restores the store that [`save`](Store::save) wrote.
     pub(super) fn restore(options: StoreOptions, mut parts: Parts) -> Result<Self> {
         let padded = parts.take_number("padded")? == 1;
         let packed = parts.take_number("packed")? == 1;
@@ -217,28 +218,30 @@ impl<B: Body> Segmented<B> {
         }
     }
 
-    /// The entries as they lie; keys and values of the last token alone if these are not wanted.
+    /// Returns the entries in storage order; without `with_rows`, keys and values are those of one
+    /// token.
     fn as_they_lie(&self, with_rows: bool) -> Result<Entries> {
         let Some(body) = &self.body else { return Ok(self.tail.as_they_lie()) };
-        let (positions, tracks) = self.scalars_as_they_lie();
+        let (positions, statistics) = self.scalars_as_they_lie();
         let tail = self.tail();
         let clustering = body.clustering().map(|clustering| clustering.followed_by(tail.entries));
         let [keys, values] = match with_rows {
             true => body.pad(tail, &self.options)?,
             false => [tail.keys, tail.values].map(|rows| rows.narrow(2, 0, 1)),
         };
-        Ok(Entries { keys, values, positions, tracks, clustering })
+        Ok(Entries { keys, values, positions, statistics, clustering })
     }
 
     fn scalars_as_they_lie(&self) -> (Tensor<3, Int>, AttentionStatistics) {
-        let of_tail = || (self.tail.positions_as_they_lie(), self.tail.tracks_as_they_lie());
+        let of_tail = || (self.tail.positions_as_they_lie(), self.tail.statistics_as_they_lie());
         let Some(body) = &self.body else { return of_tail() };
         if self.tail.columns() == 0 {
-            return (body.positions(), body.tracks());
+            return (body.positions(), body.statistics());
         }
-        let (positions, tracks) = of_tail();
-        let tracks = body.tracks().zip(tracks, |track, more| Tensor::cat(vec![track, more], 2));
-        (Tensor::cat(vec![body.positions(), positions], 2), tracks)
+        let (positions, statistics) = of_tail();
+        let statistics =
+            body.statistics().zip(statistics, |one, more| Tensor::cat(vec![one, more], 2));
+        (Tensor::cat(vec![body.positions(), positions], 2), statistics)
     }
 
     fn body_columns(&self) -> usize {
@@ -319,26 +322,26 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
-        let tracks = AttentionStatistics::default();
+        let statistics = AttentionStatistics::default();
         let entries = match (&self.body, self.unordered) {
             (Some(body), false) => {
                 let tail = self.tail();
                 let clustering = body.clustering();
                 let clustering = clustering.map(|clustering| clustering.followed_by(tail.entries));
                 let [keys, values] = body.pad(tail, &self.options)?;
-                return Ok(Entries { keys, values, positions, tracks, clustering });
+                return Ok(Entries { keys, values, positions, statistics, clustering });
             }
             _ => self.entries()?,
         };
-        Ok(Entries { positions, tracks, ..entries })
+        Ok(Entries { positions, statistics, ..entries })
     }
 
     fn positions(&self) -> Tensor<3, Int> {
         self.scalars().0
     }
 
-    fn tracks(&self) -> AttentionStatistics {
-        let of_tail = self.tail.tracks_as_they_lie();
+    fn statistics(&self) -> AttentionStatistics {
+        let of_tail = self.tail.statistics_as_they_lie();
         if of_tail.is_empty() { of_tail } else { self.scalars().1 }
     }
 
@@ -346,14 +349,14 @@ impl<B: Body> Store for Segmented<B> {
         if self.body.is_none() {
             return self.tail.scalars();
         }
-        let (positions, tracks) = self.scalars_as_they_lie();
+        let (positions, statistics) = self.scalars_as_they_lie();
         // Of clusters only rows lie in no order.
         if B::CLUSTERED || !self.unordered {
-            return (positions, tracks);
+            return (positions, statistics);
         }
         let order = Selection::by_position(positions.clone());
-        let tracks = tracks.map(|tracks| gather_scalars(tracks, &order));
-        (gather_positions(positions, &order), tracks)
+        let statistics = statistics.map(|statistics| gather_scalars(statistics, &order));
+        (gather_positions(positions, &order), statistics)
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
@@ -383,14 +386,14 @@ impl<B: Body> Store for Segmented<B> {
         B::COUNTS_TAIL && self.body.is_some() && !self.padded
     }
 
-    fn set_tracks(&mut self, tracks: AttentionStatistics) {
+    fn set_statistics(&mut self, statistics: AttentionStatistics) {
         let columns = self.body_columns();
         let tail = self.tail.columns();
         if let Some(body) = &mut self.body {
-            body.set_tracks(tracks.clone().map(|track| track.narrow(2, 0, columns)));
+            body.set_statistics(statistics.clone().map(|one| one.narrow(2, 0, columns)));
         }
         if tail > 0 {
-            self.tail.set_tracks(tracks.map(|track| track.narrow(2, columns, tail)));
+            self.tail.set_statistics(statistics.map(|one| one.narrow(2, columns, tail)));
         }
     }
 
@@ -567,8 +570,8 @@ impl<B: Body> ReplayStore for Segmented<B> {
         self.tail.indexes_on_device()
     }
 
-    /// Heads that differ only once a kernel is known to read them as they lie: elsewhere they are
-    /// laid out, as wide as they are then.
+    /// `None` for heads of different lengths until a kernel is known to read their layout. Without
+    /// one they are laid out in every call, as wide as they are then.
     fn open_columns(&self) -> Option<usize> {
         let reads = B::COUNTS_TAIL && !self.padded && self.reads_body.get() == Some(&true);
         let can = self.body.is_none() && !B::CLUSTERED || reads && !self.has_free_slots;

@@ -6,39 +6,40 @@ use crate::{
     reduce::InPlace,
 };
 
-/// A store that decodes in place: the token that was appended last takes the place of the entry
-/// that is evicted, and nothing else moves.
+/// Store that decodes in place: the newest token takes the place of the evicted entry, and nothing
+/// else moves.
 ///
-/// From the first [`evict`](Self::evict) on entries lie in no order.
-/// [`Store::entries`](super::Store::entries), positions and statistics are by position all the
-/// same: they are laid out for each call, with positions that are read from the device.
+/// From the first [`evict`](Self::evict) on, entries are out of order.
+/// [`Store::entries`](super::Store::entries), positions and statistics are still by position: each
+/// call lays them out, with positions that are read from the device.
 ///
-/// Where tokens share entries (EMS) the rows of these lie in no order; tokens are by position.
+/// Where tokens share entries (EMS), the rows of the entries are out of order; tokens are by
+/// position.
 pub trait SlotStore {
-    /// Whether a token that is appended next, to heads that hold so many, can take another's place.
+    /// Whether the next token, appended to heads that hold `held` tokens, can take another's place.
     fn can_evict(&self, held: &[usize]) -> bool;
 
-    /// Number of entries of each head that holds so many tokens, per batch row and kv head: fewer
-    /// where tokens share entries.
+    /// Number of entries per batch row and kv head, when heads hold `held` tokens: fewer than
+    /// tokens where tokens share entries.
     fn entry_counts(&self, held: &[usize]) -> Vec<usize> {
         held.to_vec()
     }
 
-    /// Columns that there are for the tokens of a head, where tokens share entries.
+    /// Number of columns for the tokens of a head, where tokens share entries.
     fn token_columns(&self) -> Option<usize> {
         None
     }
 
-    /// The entries in the order that they lie in, the new token last. If keys and values are not
-    /// wanted, those of the result have any rows, so that none are copied.
+    /// Returns the entries in storage order, the new token last. Without `with_rows`, keys and
+    /// values have arbitrary rows, so that none are copied.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input.
     fn slots(&self, with_rows: bool) -> Result<Entries>;
 
-    /// Evicts the weakest entry of each head. `counted` are the statistics of all entries, as
-    /// [`slots`](Self::slots) has them, with those of this step. Returns the thresholds by which
-    /// evicted entries were merged, `[batch, 1]`, if they were.
+    /// Evicts the weakest entry of each head. `counted` are the statistics of all entries in the
+    /// order of [`slots`](Self::slots), this step included. Returns the thresholds by which evicted
+    /// entries were merged, `[batch, 1]`, if they were.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input; the store
@@ -49,8 +50,8 @@ pub trait SlotStore {
         counted: AttentionStatistics,
     ) -> Result<Option<Tensor<2>>>;
 
-    /// Holds these entries, of which each head has its last, at position −1 where a slot is free;
-    /// tokens that are appended take the free slots. Keys, values and statistics are zero there.
+    /// Holds the last `slots` entries of each head. A slot at position −1 is free, and tokens that
+    /// are appended take it. Keys, values and statistics are zero there.
     ///
     /// # Errors
     /// The errors of [`Store::replace`](super::Store::replace), and
@@ -61,9 +62,9 @@ pub trait SlotStore {
         Err(Error::Stage { stage: "store", name, reason })
     }
 
-    /// Where tokens share entries: gives each head so many rows, per batch row and kv head, those
-    /// behind its entries free, and as many columns of tokens. Tokens that are appended take the
-    /// free rows.
+    /// Gives each head `rows` rows, per batch row and kv head, and `columns` columns of tokens,
+    /// where tokens share entries. Rows behind the entries of a head are free, and tokens that are
+    /// appended take them.
     ///
     /// # Errors
     /// [`Error::Stage`](crate::Error::Stage) of a store that has no free rows, or whose last tokens
@@ -74,22 +75,22 @@ pub trait SlotStore {
         Err(Error::Stage { stage: "store", name, reason })
     }
 
-    /// Counts a token that a replayed step has put into a free slot of each head that takes one,
-    /// per batch row and kv head; afterwards heads hold so many tokens.
+    /// Counts a token that a replayed step has written, into a free slot of each head that
+    /// `takes_free`. Afterwards heads hold `held` tokens; both are per batch row and kv head.
     fn count_token(&mut self, takes_free: &[bool], held: &[usize]) {
         let _ = (takes_free, held);
     }
 
-    /// Slots of each head, per batch row and kv head, where some may be free; `None` where an entry
-    /// is in each.
+    /// Number of slots per batch row and kv head, if some may be free; `None` if each holds an
+    /// entry.
     fn slots_with_free(&self) -> Option<Vec<usize>> {
         None
     }
 
-    /// Takes every slot to have an entry.
+    /// Takes every slot to hold an entry.
     fn fill_slots(&mut self) {}
 
-    /// Whether the entries lie in no order.
+    /// Whether the entries are out of order.
     fn is_unordered(&self) -> bool;
 
     /// Lays the entries out by position.
@@ -99,7 +100,7 @@ pub trait SlotStore {
     fn order(&mut self) -> Result<()>;
 }
 
-/// Scores of entries in the order that they lie in, of which the weakest goes.
+/// Eviction of the weakest entry of each head, by scores in storage order.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Eviction {
@@ -111,30 +112,30 @@ pub struct Eviction {
     pub recent: Vec<usize>,
     /// Whether the evicted entry is dropped or merged.
     pub reduction: InPlace,
-    /// The most tokens that each head holds afterwards, per batch row and kv head.
+    /// Maximum number of tokens that each head holds afterwards, per batch row and kv head.
     pub most_tokens: Vec<usize>,
-    /// Whether the new token takes a free slot of a head if it has one, and no entry goes, per
-    /// batch row and kv head; empty where no slot is free.
+    /// Whether the new token takes a free slot of a head, if it has one, so that no entry is
+    /// evicted. Per batch row and kv head; empty where no slot is free.
     pub takes_free: Vec<bool>,
-    /// These numbers of this token and of those to come, on the device; `None` where they are the
-    /// same at every token.
+    /// The same numbers for this and future tokens, on the device; `None` if they are the same at
+    /// every token.
     pub limits: Option<EvictLimits>,
 }
 
 impl Eviction {
-    /// The input of the operation on entries of one token each.
+    /// Input of the operation for entries of one token each.
     pub(super) fn input<'a>(
         &'a self,
         rows: SlotRows<'a>,
         positions: &'a mut Tensor<3, Int>,
-        tracks: &'a mut AttentionStatistics,
+        statistics: &'a mut AttentionStatistics,
         counted: AttentionStatistics,
     ) -> EvictInput<'a> {
         let Self { scores, sinks, recent, takes_free, limits, .. } = self;
         EvictInput {
             rows,
             positions,
-            tracks,
+            statistics,
             counted,
             scores: scores.clone(),
             sinks: *sinks,
@@ -161,7 +162,7 @@ impl Eviction {
     }
 }
 
-/// The error of a reduction that the entries of a store do not take.
+/// Error of a reduction that does not fit the entries of a store.
 pub(super) fn misfit(reason: &str) -> Error {
     Error::Stage { stage: "reducer", name: "in place".to_owned(), reason: reason.to_owned() }
 }

@@ -6,7 +6,6 @@ built_in! {
     StoreSpec: StoreBuilder {
         Dense,
         Ragged,
-        #[serde(alias = "shared")]
         Clustered,
         Quantized,
         Fp8,

@@ -1,6 +1,6 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{StoreOptions, dense::write_tracks, layout::Layout};
+use super::{StoreOptions, dense::write_statistics, layout::Layout};
 use crate::{
     Result,
     columns::behind_zeros,
@@ -8,13 +8,13 @@ use crate::{
     ops::{AttentionStatistics, counting},
     prefix::Parts,
     stage::statistics,
-    state::{StateTensor, StateVisitor, visit_tracks},
+    state::{StateTensor, StateVisitor, visit_statistics},
 };
 
-/// Positions and counts of tokens in rectangles, a row a head, and where the rows of lists belong
-/// in them.
+/// Positions and statistics of tokens in rectangles, one row per head, and the layout of their
+/// lists.
 ///
-/// They are looked at in every step, keys and values are not: in lists they would have to be laid
+/// Unlike keys and values, they are looked at in every step: in lists they would have to be laid
 /// out each time.
 #[derive(Clone, Debug)]
 pub(super) struct Tokens {
@@ -22,15 +22,15 @@ pub(super) struct Tokens {
     /// `[batch, kv_heads, width]`, −1 at padding.
     positions: Tensor<3, Int>,
     /// Each `[batch, heads, width]`, 0 at padding.
-    tracks: AttentionStatistics,
+    statistics: AttentionStatistics,
 }
 
 impl Tokens {
-    /// Takes those of which each batch row and kv head holds the last `counts`: positions
-    /// `[batch, kv_heads, columns]`, and what is counted of them.
+    /// Packs the last `counts` tokens of each batch row and kv head: their positions,
+    /// `[batch, kv_heads, columns]`, and their statistics.
     pub(super) fn pack(
         positions: Tensor<3, Int>,
-        tracks: AttentionStatistics,
+        statistics: AttentionStatistics,
         counts: &[usize],
         before: Option<Layout>,
         options: &StoreOptions,
@@ -43,24 +43,24 @@ impl Tokens {
             let missing = width - columns;
             let padding = Tensor::full([batch, shape.kv_heads, missing], -1, device);
             let positions = Tensor::cat(vec![padding, positions], 2);
-            let tracks = tracks.map(|track| behind_zeros(track, missing));
-            return Self { layout, positions, tracks };
+            let statistics = statistics.map(|one| behind_zeros(one, missing));
+            return Self { layout, positions, statistics };
         }
         if width == columns {
-            return Self { layout, positions, tracks };
+            return Self { layout, positions, statistics };
         }
         // What stands before the longest head is copied away from: a view would hold all of it.
         let last = counting(columns - width..columns, device);
         let positions = positions.select(2, last.clone());
-        let tracks = tracks.map(|track| track.select(2, last.clone()));
-        Self { layout, positions, tracks }
+        let statistics = statistics.map(|one| one.select(2, last.clone()));
+        Self { layout, positions, statistics }
     }
 
     pub(super) fn save(&self) -> Result<Parts> {
         let mut parts = Parts::default();
         parts.put_numbers("counts", self.layout.counts());
         parts.put("positions", &self.positions)?;
-        statistics::save(&self.tracks, &mut parts)?;
+        statistics::save(&self.statistics, &mut parts)?;
         Ok(parts)
     }
 
@@ -71,17 +71,17 @@ impl Tokens {
         let dims = [batch, shape.kv_heads, layout.width()];
         let positions = parts.take_int("positions", dims, None, device)?;
         let none = statistics::zeros(observes, shape, batch, layout.width(), device);
-        let tracks = statistics::restore(none, &mut parts, device)?;
+        let statistics = statistics::restore(none, &mut parts, device)?;
         parts.finish()?;
-        Ok(Self { layout, positions, tracks })
+        Ok(Self { layout, positions, statistics })
     }
 
-    /// The tokens of its one row in `rows` rows.
+    /// Repeats its only row `rows` times.
     pub(super) fn repeated(&self, rows: usize) -> Self {
         Self {
             layout: self.layout.repeated(rows),
             positions: self.positions.clone().repeat_dim(0, rows),
-            tracks: statistics::repeated(self.tracks.clone(), rows),
+            statistics: statistics::repeated(self.statistics.clone(), rows),
         }
     }
 
@@ -91,32 +91,33 @@ impl Tokens {
     }
 
     /// Each `[batch, heads, width]`, 0 at padding.
-    pub(super) fn tracks(&self) -> AttentionStatistics {
-        self.tracks.clone()
+    pub(super) fn statistics(&self) -> AttentionStatistics {
+        self.statistics.clone()
     }
 
     pub(super) fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
         self.layout.visit_state(visitor);
         visitor.tensor(StateTensor::Int3(&mut self.positions));
-        visit_tracks(&mut self.tracks, visitor);
+        visit_statistics(&mut self.statistics, visitor);
     }
 
     /// The layout, and positions and statistics to be changed in place.
     pub(super) fn parts_mut(&mut self) -> (&Layout, &mut Tensor<3, Int>, &mut AttentionStatistics) {
-        (&self.layout, &mut self.positions, &mut self.tracks)
+        (&self.layout, &mut self.positions, &mut self.statistics)
     }
 
-    pub(super) fn set_tracks(&mut self, tracks: AttentionStatistics) {
-        write_tracks(&mut self.tracks, tracks, 0);
+    pub(super) fn set_statistics(&mut self, statistics: AttentionStatistics) {
+        write_statistics(&mut self.statistics, statistics, 0);
     }
 
     /// Bytes it takes on the device.
     pub(super) fn bytes(&self, rows: Rows) -> usize {
-        let tracks = self.tracks.stacked().map_or(0, |tracks| buffer_bytes(tracks, rows));
-        self.layout.bytes(rows) + buffer_bytes(&self.positions, rows) + tracks
+        let statistics =
+            self.statistics.stacked().map_or(0, |statistics| buffer_bytes(statistics, rows));
+        self.layout.bytes(rows) + buffer_bytes(&self.positions, rows) + statistics
     }
 
-    /// The most bytes of tokens of which heads hold up to `columns`, some here and some elsewhere
+    /// Maximum bytes of tokens if heads hold up to `columns` of them, some here and some elsewhere
     /// in rectangles.
     pub(super) fn bytes_of(options: &StoreOptions, columns: usize) -> usize {
         let scalars = options.scalar_row_bytes(Layout::most_width(columns));

@@ -21,22 +21,22 @@ const PAGE: usize = 32;
 /// 2504.19874](https://arxiv.org/abs/2504.19874)), the form that minimises the squared error
 /// (Algorithm 1).
 ///
-/// A vector is divided by its norm, which is held beside it in the cache's type, and rotated, so
-/// that its d channels are about as many normal numbers of variance 1/d whatever it was. Each is
-/// rounded to the nearest of 2ᵇ numbers that lose least of such (Lloyd–Max), and held as b bits in
-/// 32-bit words. The rotation is a Hadamard matrix with signs; where d is no power of two it is one
-/// times a cosine transform.
+/// A vector is divided by its norm, which is held beside it in the cache's type. It is then
+/// rotated, so that its d channels are nearly normal numbers of variance 1/d, whatever the vector
+/// was. Each is rounded to the nearest of the 2ᵇ numbers that fit normal ones best (Lloyd–Max), and
+/// held as b bits in 32-bit words. The rotation is a Hadamard matrix with signs; where d is no
+/// power of two, it is a Hadamard matrix times a cosine transform.
 ///
-/// Nothing is learnt, and a page is packed when it is full: the last tokens, fewer than `residual`
-/// and a page of 32, are held as they came.
+/// Nothing is learnt. A page is packed when it is full: the last tokens, fewer than `residual` +
+/// 32, are held unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TurboQuant {
-    /// Bits a number of keys: 2, 3 or 4.
+    /// Bits per number of keys: 2, 3 or 4.
     pub key_bits: u8,
-    /// Bits a number of values: 2, 3 or 4.
+    /// Bits per number of values: 2, 3 or 4.
     pub value_bits: u8,
-    /// The least number of last tokens that are held unpacked.
+    /// Minimum number of last tokens that are held unpacked.
     #[serde(default)]
     pub residual: usize,
     /// Number of layers at either end of the model that hold their entries unpacked.
@@ -45,7 +45,7 @@ pub struct TurboQuant {
 }
 
 impl TurboQuant {
-    /// The given bits for keys and for values, in all layers and of all tokens.
+    /// Creates a store with these bits for keys and values, in all layers and for all tokens.
     pub fn new(key_bits: u8, value_bits: u8) -> Self {
         Self { key_bits, value_bits, residual: 0, whole_layers: 0 }
     }
@@ -143,8 +143,8 @@ impl Codec for TurboQuant {
 }
 
 /// The upper half of the codebook for a normal number of variance 1: the 2ᵇ numbers that minimise
-/// the expected squared error, each the mean of what is rounded to it (Max, 1960, *Quantizing for
-/// Minimum Distortion*, table I, with more digits).
+/// the expected squared error. Each is the mean of the numbers that are rounded to it (Max, 1960,
+/// *Quantizing for Minimum Distortion*, table I, with more digits).
 fn codebook(bits: u8) -> &'static [f64] {
     match bits {
         2 => &[0.452780035, 1.510417608],
@@ -168,7 +168,7 @@ fn levels(bits: u8) -> Vec<f64> {
     upper.iter().rev().map(|x| -x).chain(upper.iter().copied()).collect()
 }
 
-/// Vectors, `[pages, rows, channels]`, as levels in words and a norm each.
+/// Encodes vectors, `[pages, rows, channels]`, as levels in words with one norm each.
 fn encode(x: Tensor<3>, bits: u8, rotation: &Rotation, dtype: DType) -> Packed {
     let [pages, rows, channels] = x.dims();
     let x: Tensor<2> = x.cast(DType::F32).reshape([pages * rows, channels]);

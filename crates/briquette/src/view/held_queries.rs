@@ -7,14 +7,14 @@ use crate::ops::{precise_product, send};
 pub struct HeldQueries {
     /// `[batch, query_heads, queries, head_dim]`.
     pub queries: Tensor<4>,
-    /// The position of each, `[batch][queries]`; at −1 stands nothing that matters.
+    /// The position of each query, `[batch][queries]`; queries at −1 do not count.
     pub positions: Vec<Vec<i64>>,
 }
 
 impl HeldQueries {
-    /// Their mean and covariance, positions before `first` left out:
-    /// `[batch, query_heads, 1, head_dim]` and `[batch, query_heads, head_dim, head_dim]`, f32.
-    /// Zeros where no query is left.
+    /// Returns the mean and the covariance of the queries, without those at positions before
+    /// `first`: `[batch, query_heads, 1, head_dim]` and `[batch, query_heads, head_dim, head_dim]`,
+    /// f32. Zeros where no query is left.
     pub fn moments(&self, first: usize) -> (Tensor<4>, Tensor<4>) {
         let (queries, mask, number) = self.counted(first);
         let mean = (queries.clone() * mask.clone()).sum_dim(2) / number.clone();
@@ -23,14 +23,14 @@ impl HeldQueries {
         (mean, covariance)
     }
 
-    /// Their mean alone.
+    /// Returns the mean alone.
     pub fn mean(&self, first: usize) -> Tensor<4> {
         let (queries, mask, number) = self.counted(first);
         (queries * mask).sum_dim(2) / number
     }
 
-    /// The queries in f32, which of them count, `[batch, 1, queries, 1]`, and how many do, at least
-    /// 1, `[batch, 1, 1, 1]`.
+    /// Returns the queries in f32, which of them count, `[batch, 1, queries, 1]`, and how many do,
+    /// at least 1, `[batch, 1, 1, 1]`.
     fn counted(&self, first: usize) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
         let queries = self.queries.clone().cast(DType::F32);
         let [batch, _, columns, _] = queries.dims();

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// View of a layer that is lent to the scorer, the allocator and the reducer in turn.
+/// State of a layer, lent to the scorer, the allocator and the reducer in turn.
 ///
 /// Numbers per head are per batch row and kv head, rows first.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub struct LayerView<'a> {
     pub shape: CacheShape,
     /// The entries.
     pub entries: &'a Entries,
-    /// Entries held per head: the last columns.
+    /// Number of entries per head, which are its last columns.
     pub held: &'a [usize],
     /// Tokens seen per batch row, padding not counted.
     pub seen: &'a [usize],
@@ -32,12 +32,12 @@ pub struct LayerView<'a> {
     pub protect: Protect,
     /// Whether tokens of a prompt have just arrived; false in decoding.
     pub prompt: bool,
-    /// Whether NaN is looked for among the scores, see [`SelectInput::check`].
+    /// Whether scores are checked for NaN, see [`SelectInput::check`].
     pub check: bool,
     /// Whether heads of the layer may hold different tokens in the same column.
     pub heads_differ: bool,
-    /// Whether the kept entries may begin with more padding than their longest head needs: the
-    /// store packs heads.
+    /// Whether the kept entries may begin with more padding than their longest head needs, because
+    /// the store packs heads.
     pub packs_heads: bool,
     /// The number of last queries that are not padding, per batch row.
     pub window_queries: &'a [usize],
@@ -50,7 +50,7 @@ pub struct LayerView<'a> {
     pub(crate) encoded: Option<&'a Encoded<'a>>,
     /// The factor of query-key products before the softmax.
     pub scale: f64,
-    /// The output projection of the layer, if the cache was given them.
+    /// The output projection of the layer, if the cache was given one.
     pub(crate) output_weight: Option<&'a Tensor<2>>,
     /// The profile of the model, if the policy has one.
     pub profile: Option<&'a Profile>,
@@ -60,7 +60,7 @@ pub struct LayerView<'a> {
     /// With [`AttentionRequest::second_pass`](crate::score::AttentionRequest::second_pass): the
     /// weight each entry received in the second pass.
     pub(crate) given: Option<&'a Tensor<3>>,
-    /// The scores, once there are some.
+    /// The scores, once they are computed.
     pub(crate) scores: Option<&'a Tensor<3>>,
     /// The state that the reducer returned when it last ran in this layer, `[batch, numbers]`.
     pub state: Option<&'a Tensor<2>>,
@@ -69,8 +69,8 @@ pub struct LayerView<'a> {
 }
 
 impl<'a> LayerView<'a> {
-    /// Keys as they are held, `[batch, kv_heads, entries, head_dim]`; laid out in this call where
-    /// tokens share them.
+    /// Returns the keys as they are held, `[batch, kv_heads, entries, head_dim]`. Where tokens
+    /// share keys, this call lays them out.
     ///
     /// # Errors
     /// [`Error::Operation`] if an operation refused its input.
@@ -78,8 +78,8 @@ impl<'a> LayerView<'a> {
         Ok(expand_clusters(self.entries.clone(), self.ops)?.keys)
     }
 
-    /// Values, `[batch, kv_heads, entries, head_dim]`; laid out in this call where tokens share
-    /// them.
+    /// Returns the values, `[batch, kv_heads, entries, head_dim]`. Where tokens share values, this
+    /// call lays them out.
     ///
     /// # Errors
     /// [`Error::Operation`] if an operation refused its input.
@@ -87,7 +87,8 @@ impl<'a> LayerView<'a> {
         Ok(expand_clusters(self.entries.clone(), self.ops)?.values)
     }
 
-    /// Keys as queries meet them, positions encoded, `[batch, kv_heads, entries, head_dim]`.
+    /// Returns the keys with their positions encoded, as queries meet them,
+    /// `[batch, kv_heads, entries, head_dim]`.
     ///
     /// # Errors
     /// [`Error::Operation`] if an operation refused its input, or [`Error::Stage`] where layers are
@@ -97,8 +98,8 @@ impl<'a> LayerView<'a> {
         encoded.keys(self.keys()?, self.ops)
     }
 
-    /// The matrix that encodes a query at the next `count` positions on average, if it is
-    /// multiplied by it from the right: `[batch, 1, head_dim, head_dim]`, f32.
+    /// Returns the mean of the matrices that encode a query at the next `count` positions,
+    /// multiplied from the right: `[batch, 1, head_dim, head_dim]`, f32.
     ///
     /// # Errors
     /// The errors of [`encoded_keys`](Self::encoded_keys), and [`Error::Stage`] where queries and
@@ -108,9 +109,9 @@ impl<'a> LayerView<'a> {
         encoded.mean_rotation(count, &self.entries.keys)
     }
 
-    /// Queries, `[1, query_heads, 1, head_dim]`, encoded at the positions `ahead` of the last
-    /// token, on average: `[batch, query_heads, 1, head_dim]`, f32. Positions that cannot be
-    /// encoded are left out; if that is all of them, the last that can is taken.
+    /// Encodes queries `x`, `[1, query_heads, 1, head_dim]`, at the positions `ahead` of the next
+    /// token's, and returns the mean: `[batch, query_heads, 1, head_dim]`, f32. Positions that
+    /// cannot be encoded are left out; if none can, the last encodable position is used.
     ///
     /// # Errors
     /// The errors of [`mean_rotation`](Self::mean_rotation).
@@ -118,8 +119,8 @@ impl<'a> LayerView<'a> {
         self.encoding_ahead(stage)?.ahead(x, ahead)
     }
 
-    /// The encoding of positions to come. A stage that did not say it observes them may meet
-    /// rotated queries and keys.
+    /// Returns the encoding of future positions. A stage that did not request it may meet rotated
+    /// queries and keys.
     fn encoding_ahead(&self, stage: &str) -> Result<&'a Encoded<'a>> {
         let encoded = self.encoded.ok_or_else(|| without(stage, "positions"))?;
         if encoded.encoding.comes_rotated() {
@@ -164,15 +165,18 @@ impl<'a> LayerView<'a> {
     /// # Errors
     /// [`Error::Stage`] if the stage did not say that it observes it.
     pub fn statistic(&self, statistic: Statistic, stage: &str) -> Result<Tensor<3>> {
-        self.entries.tracks.get(statistic).ok_or_else(|| without(stage, &format!("{statistic:?}")))
+        self.entries
+            .statistics
+            .get(statistic)
+            .ok_or_else(|| without(stage, &format!("{statistic:?}")))
     }
 
-    /// The weights of the last `queries` queries, `[batch, query_heads, queries, entries]`, f32,
-    /// the last query last, and how many of them are a row's own. Fewer queries if fewer have been
-    /// seen, zero where a query was padding.
+    /// Returns the weights of the last `queries` queries, `[batch, query_heads, queries, entries]`,
+    /// f32, the newest last, and how many of them are a row's own. There are fewer queries if fewer
+    /// have been seen; weights are zero where a query was padding.
     ///
-    /// They are computed in this call: where sums over the queries do, [`moments`](Self::moments)
-    /// is faster.
+    /// This call computes the weights. If sums over the queries are enough,
+    /// [`moments`](Self::moments) is faster.
     ///
     /// # Errors
     /// [`Error::Stage`] if the stage did not say that it observes a window.
@@ -185,7 +189,7 @@ impl<'a> LayerView<'a> {
         Ok((weights.narrow(2, all - kept, kept), own))
     }
 
-    /// Sums over the last `queries` queries of what their weights are; fewer queries if fewer have
+    /// Returns sums of the weights over the last `queries` queries, or over fewer if fewer have
     /// been seen.
     ///
     /// # Errors
@@ -195,8 +199,8 @@ impl<'a> LayerView<'a> {
         window.moments(queries, self.window_queries, wanted)
     }
 
-    /// The policy's scores, `[batch, kv_heads, entries]`, f32. A reducer has them; an allocator if
-    /// it [asks for them](crate::allocate::Allocator::reads_scores).
+    /// Returns the policy's scores, `[batch, kv_heads, entries]`, f32. A reducer always has them;
+    /// an allocator has them if it [asks for them](crate::allocate::Allocator::reads_scores).
     ///
     /// # Errors
     /// [`Error::Stage`] if there are none.
@@ -205,14 +209,14 @@ impl<'a> LayerView<'a> {
     }
 
     /// The mean over the query heads that share a kv head: `[batch, query_heads, entries]` becomes
-    /// `[batch, kv_heads, entries]`. What is counted for kv heads already is unchanged.
+    /// `[batch, kv_heads, entries]`. Scores of kv heads are unchanged.
     pub fn group_mean(&self, scores: Tensor<3>) -> Tensor<3> {
         group_mean(scores, self.shape.kv_heads)
     }
 
     /// The mean over all heads of `scores`, query heads or kv heads, the same for every kv head:
     /// `[batch, heads, entries]` becomes `[batch, kv_heads, entries]`. Where kv heads hold
-    /// different tokens it is taken token by token, and a head gives nothing to a token it does not
+    /// different tokens, it is taken token by token, and a head gives 0 to a token that it does not
     /// hold.
     pub fn layer_mean(&self, scores: Tensor<3>) -> Tensor<3> {
         let all: Vec<usize> = (0..scores.dims()[1]).collect();
@@ -262,15 +266,16 @@ impl<'a> LayerView<'a> {
         statistics.ok_or_else(|| without(stage, "statistics of queries, which `calibrate` writes"))
     }
 
-    /// Tokens that are kept whatever their scores under a budget of `budget`, at most all of it.
+    /// Number of tokens that are kept whatever their scores under a budget of `budget` tokens; at
+    /// most the budget.
     pub fn protected(&self, budget: usize) -> usize {
         let recent = self.protect.recent_tokens(budget);
         self.protect.sinks.saturating_add(recent).min(budget)
     }
 
-    /// This layer's share in a batch row of tokens that are shared out among all layers that were
-    /// measured. `share_out` is given their measures, in order, and returns as many shares; it is
-    /// asked again only when `bounds` have changed.
+    /// Returns this layer's share, in a batch row, of tokens that are shared out among all measured
+    /// layers. `share_out` gets their measures, in order, and returns as many shares; it is called
+    /// again only when `bounds` have changed.
     ///
     /// # Errors
     /// [`Error::Stage`] if nothing was measured of this layer.
@@ -285,7 +290,7 @@ impl<'a> LayerView<'a> {
         share.ok_or_else(|| without(stage, &format!("measure of layer {}", self.layer)))
     }
 
-    /// The selected entries with all that is known of them, a row a token.
+    /// Returns the selected entries with their statistics, one row per token.
     ///
     /// # Errors
     /// [`Error::Operation`] if an operation refused its input.
@@ -293,7 +298,8 @@ impl<'a> LayerView<'a> {
         Ok(select_entries(self.entries.clone(), selection, self.ops)?)
     }
 
-    /// The entries to keep, `keep` of each head: the protected ones, then the highest scores.
+    /// Selects the entries to keep, `keep` of each head: the protected ones, then the highest
+    /// scores.
     ///
     /// # Errors
     /// Errors of [`SelectOps::select`](crate::ops::SelectOps::select), or [`Error::Stage`] if
@@ -302,7 +308,7 @@ impl<'a> LayerView<'a> {
         self.with_selection(keep, |selection| self.ops.select(selection))
     }
 
-    /// [`select`](Self::select), and the entries that are not kept.
+    /// Selects as [`select`](Self::select) does, and also returns the entries that are not kept.
     ///
     /// # Errors
     /// The errors of [`select`](Self::select).
@@ -329,7 +335,7 @@ impl<'a> LayerView<'a> {
     }
 }
 
-/// The error of a stage called without what it asked for.
+/// Error of a stage that was called without something it needs.
 fn without(stage: &str, what: &str) -> Error {
     Error::Stage {
         stage: "stage",

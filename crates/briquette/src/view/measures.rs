@@ -9,27 +9,27 @@ pub struct Measure {
     pub seen: Vec<usize>,
 }
 
-/// The measures of the layers of a prompt, by which an allocator shares its budget out among them,
-/// and the shares that were last worked out.
+/// Measures of the layers of a prompt, by which an allocator shares its budget out among them, and
+/// the latest shares.
 ///
-/// A row's shares are worked out once for all layers, and again only when what they depend on has
-/// changed. So a decode step looks them up.
+/// A row's shares are computed once for all layers, and again only when their inputs have changed.
+/// So a decode step looks them up.
 #[derive(Debug, Default)]
 pub struct Measures {
     /// `None` for layers of a prompt that have not arrived yet.
     layers: Vec<Option<Measure>>,
-    /// The shares of each batch row, when they were last worked out.
+    /// The latest shares of each batch row.
     shares: Mutex<Vec<Option<Shares>>>,
 }
 
 /// Tokens to be shared out among layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Tokens of all layers.
+    /// Number of tokens of all layers together.
     pub total: usize,
-    /// The fewest a layer gets.
+    /// Minimum number of tokens of a layer.
     pub least: usize,
-    /// The most a layer gets.
+    /// Maximum number of tokens of a layer.
     pub most: usize,
 }
 
@@ -40,8 +40,8 @@ struct Shares {
 }
 
 impl Shares {
-    /// Whether they are the same under `bounds`: the upper bound does not matter while nobody
-    /// reaches it.
+    /// Whether the shares are the same under `bounds`. The upper bound does not matter while no
+    /// share reaches it.
     fn hold(&self, bounds: Bounds) -> bool {
         let largest = self.of_layers.iter().copied().max().unwrap_or(0);
         let free = largest < self.bounds.most && largest < bounds.most;
@@ -66,8 +66,8 @@ impl Measures {
         self.layers.get(layer)?.as_ref()?.seen.get(row).copied()
     }
 
-    /// The share of a layer in a batch row; `None` if nothing was measured of it there. `share_out`
-    /// is given the measures of the layers that have one, in order, and returns as many shares,
+    /// Returns the share of a layer in a batch row; `None` if it was not measured there.
+    /// `share_out` gets the measures of the measured layers, in order, and returns as many shares,
     /// none of them above `bounds.most`.
     pub(crate) fn share(
         &self,

@@ -11,8 +11,7 @@ pub struct Wanted {
     pub entropy: bool,
 }
 
-/// Sums over the last queries of what their attention weights are, one number an entry and query
-/// head.
+/// Sums of attention weights over the last queries, one number per entry and query head.
 #[derive(Clone, Debug)]
 pub struct WindowMoments {
     pub(crate) sums: MomentsOutput,
@@ -37,16 +36,15 @@ impl WindowMoments {
     }
 
     /// The unbiased variance of the weight over a row's own queries,
-    /// `[batch, query_heads, entries]`, f32; 0 for one query. `None` if it was not wanted.
+    /// `[batch, query_heads, entries]`, f32; 0 for one query. `None` if it was not requested.
     pub fn variance(&self) -> Option<Tensor<3>> {
         let deviations = self.sums.deviations.clone()?;
         let counts = self.counts(1, &deviations.device());
         Some(deviations / counts)
     }
 
-    /// The part of the entropy that the weights of the queries add,
-    /// `[batch, query_heads, entries]`, f32: the sum of −w · ln(w + 10⁻¹⁰). `None` if it was not
-    /// wanted.
+    /// Each entry's part of the entropy of the weights, `[batch, query_heads, entries]`, f32: the
+    /// sum of −w · ln(w + 10⁻¹⁰) over the queries. `None` if it was not requested.
     pub fn entropy(&self) -> Option<Tensor<3>> {
         self.sums.entropies.clone()
     }

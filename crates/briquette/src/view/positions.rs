@@ -17,13 +17,13 @@ pub(crate) struct Encoded<'a> {
 }
 
 impl Encoded<'_> {
-    /// Keys as they are held, encoded.
+    /// Returns keys, given as they are held, with their positions encoded.
     pub(crate) fn keys(&self, keys: Tensor<4>, ops: &dyn Ops) -> Result<Tensor<4>> {
         Encode::keys(self.keys.as_ref(), keys, ops)
     }
 
-    /// `x`, `[1, heads, 1, head_dim]`, encoded at the positions `ahead` of the next token's, on
-    /// average.
+    /// Encodes `x`, `[1, heads, 1, head_dim]`, at the positions `ahead` of the next token's, and
+    /// returns the mean.
     pub(crate) fn ahead(&self, x: Tensor<4>, ahead: &[usize]) -> Result<Tensor<4>> {
         let end = self.encoding.max_positions().unwrap_or(usize::MAX);
         let of_row = |&next: &usize| {

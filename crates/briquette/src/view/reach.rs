@@ -2,18 +2,18 @@ use burn::tensor::{DType, Tensor};
 
 use crate::{CacheShape, ops::precise_product};
 
-/// Length of each value behind the output projection `weight`, `[query_heads · head_dim, hidden]`,
+/// Length of each value after the output projection `weight`, `[query_heads · head_dim, hidden]`,
 /// in each query head of its kv head: the `norm` of W_O v, `[batch, kv_heads, group, entries]`,
 /// f32.
 ///
-/// `norm` takes `[batch, kv_heads, entries, hidden]` to one number in the last dimension.
+/// `norm` reduces the last dimension of `[batch, kv_heads, entries, hidden]` to one number.
 pub(crate) fn reach(
     values: Tensor<4>,
     weight: Tensor<2>,
     shape: CacheShape,
     norm: impl Fn(Tensor<4>) -> Tensor<4>,
 ) -> Tensor<4> {
-    /// The most numbers of products at once.
+    /// Maximum number of elements of products at once.
     const BLOCK: usize = 1 << 22;
     let values = values.cast(DType::F32);
     let [batch, heads, columns, channels] = values.dims();

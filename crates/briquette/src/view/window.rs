@@ -25,7 +25,7 @@ pub(crate) struct Window<'a> {
     pub(crate) known: RefCell<Known>,
 }
 
-/// Results computed for one stage, since another one often needs the same.
+/// Results kept from one stage, since another often needs the same.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     /// The keys, encoded.
@@ -34,8 +34,8 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// A window of one query a row, of which `own` are tokens: its weights, which are their own
-    /// sums, `[batch, query_heads, entries]`.
+    /// Results of a window of one query per row, of which `own` are not padding. Its `weights` are
+    /// their own sums, `[batch, query_heads, entries]`.
     pub(crate) fn of_query(weights: Tensor<3>, own: &[usize]) -> Self {
         let sums = MomentsOutput { sums: weights, deviations: None, entropies: None };
         let moments = vec![WindowMoments { sums, queries: 1, own: own.to_vec() }];

@@ -12,7 +12,7 @@ use burn_cubecl::CubeBackend;
 use super::launch::{Mask, launch};
 
 /// Attention of a prompt as operations of a backend.
-#[backend_extension(Cube, Autodiff: cfg(feature = "autodiff"), Fusion: cfg(feature = "fusion"))]
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait AttentionBackend: Backend {
     /// See [`super::attention`].
     #[fusion(meta = |queries, _keys, _values, _scale| outputs(queries))]

@@ -1,6 +1,4 @@
 mod backend;
-#[cfg(feature = "autodiff")]
-mod gradient;
 mod launch;
 mod mma;
 mod pattern;
@@ -45,10 +43,6 @@ pub struct PromptAttention {
 /// multiplied from shared memory, where the tensor memory accelerator lays them, and weights from
 /// registers.
 ///
-/// With the feature `autodiff`, a gradient goes back through a causal call to queries, keys and
-/// values, in their type. It computes the weights again, a quarter of the queries at a time, in
-/// products of Burn's.
-///
 /// Causally it does 2 · batch · query_heads · new · (2 · entries − new) · head_dim operations (half
 /// of a square for a prompt), reads queries once and the keys and values of a head once for every
 /// cube of its queries, mostly from the cache of the device, and writes the output and 4 bytes per
@@ -79,14 +73,7 @@ pub fn attention(input: &AttentionInput) -> Result<PromptAttention> {
 }
 
 fn check(input: &AttentionInput) -> Result<()> {
-    let device = input.queries.device();
-    // A gradient goes back through a causal mask only.
-    #[cfg(feature = "autodiff")]
-    let device = match input.visibility {
-        Visibility::Causal => device.without_autodiff(),
-        Visibility::Positions { .. } => device,
-    };
-    let check = Check::new("attention", &device)?;
+    let check = Check::new("attention", &input.queries.device())?;
     check_heads(&check, &input.queries, &input.keys, &input.visibility)?;
     check.shape("values", input.values.dims(), input.keys.dims())?;
     check.same_type("values", input.values.dtype(), input.keys.dtype())?;

@@ -30,7 +30,7 @@ pub(super) trait EvictClusterBackend: Backend {
         representatives: IntTensor<Self>,
         tokens_by_cluster: IntTensor<Self>,
         padding_columns: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         counted: FloatTensor<Self>,
         scores: FloatTensor<Self>,
         offsets: IntTensor<Self>,
@@ -64,7 +64,7 @@ fn changed(
     representatives: &TensorSpec,
     tokens_by_cluster: &TensorSpec,
     padding_columns: &TensorSpec,
-    tracks: &TensorSpec,
+    statistics: &TensorSpec,
     _counted: &TensorSpec,
     _scores: &TensorSpec,
     _offsets: &TensorSpec,
@@ -94,7 +94,7 @@ fn changed(
         representatives.clone(),
         tokens_by_cluster.clone(),
         padding_columns.clone(),
-        tracks.clone(),
+        statistics.clone(),
     )
 }
 
@@ -108,7 +108,7 @@ impl EvictClusterBackend for CubeBackend {
         representatives: IntTensor<Self>,
         tokens_by_cluster: IntTensor<Self>,
         padding_columns: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         counted: FloatTensor<Self>,
         scores: FloatTensor<Self>,
         offsets: IntTensor<Self>,
@@ -121,7 +121,7 @@ impl EvictClusterBackend for CubeBackend {
     ) -> Outputs {
         let rows = [directions, values];
         let ints = [positions, clusters, representatives, tokens_by_cluster, padding_columns];
-        let changed = Changed::new(rows, ints, norms, tracks, is_tracked);
+        let changed = Changed::new(rows, ints, norms, statistics, is_tracked);
         let read = Read { counted, scores, offsets, new_keys, new_values, new_positions, limits };
         launch(changed, read, threshold).into()
     }

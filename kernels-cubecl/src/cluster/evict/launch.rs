@@ -21,7 +21,7 @@ pub(super) struct Changed {
     representatives: CubeTensor,
     tokens_by_cluster: CubeTensor,
     padding_columns: CubeTensor,
-    tracks: CubeTensor,
+    statistics: CubeTensor,
     /// Whether there are statistics, and not a tensor that stands in for them.
     is_tracked: bool,
 }
@@ -31,7 +31,7 @@ impl Changed {
         rows: [CubeTensor; 2],
         ints: [CubeTensor; 5],
         norms: CubeTensor,
-        tracks: CubeTensor,
+        statistics: CubeTensor,
         is_tracked: bool,
     ) -> Self {
         let [directions, values] = rows.map(writable);
@@ -46,7 +46,7 @@ impl Changed {
             representatives,
             tokens_by_cluster,
             padding_columns,
-            tracks: if is_tracked { writable(tracks) } else { tracks },
+            statistics: if is_tracked { writable(statistics) } else { statistics },
             is_tracked,
         }
     }
@@ -77,7 +77,7 @@ impl From<Changed> for Outputs {
             changed.representatives,
             changed.tokens_by_cluster,
             changed.padding_columns,
-            changed.tracks,
+            changed.statistics,
         )
     }
 }
@@ -154,7 +154,7 @@ pub(super) fn launch(changed: Changed, read: Read, threshold: f32) -> Changed {
         changed.representatives.clone().into_tensor_arg(),
         changed.tokens_by_cluster.clone().into_tensor_arg(),
         changed.padding_columns.clone().into_tensor_arg(),
-        changed.tracks.clone().into_tensor_arg(),
+        changed.statistics.clone().into_tensor_arg(),
         counted.into_tensor_arg(),
         scores.into_tensor_arg(),
         offsets.into_tensor_arg(),

@@ -19,7 +19,7 @@ use crate::common::{
     check::Check,
     eviction::{limits::check_limits, weakest::UNITS},
     rows::cubes_of_rows,
-    tracks,
+    statistics,
 };
 
 /// Evicts the weakest cluster of each head, or merges it into the one that it is most redundant
@@ -48,13 +48,13 @@ type AnyTensor = FloatTensor<Dispatch>;
 
 /// As [`evict_cluster`], of an input that [`check_evict_cluster`] has let through.
 pub(crate) fn evict_cluster_checked(input: EvictClusterInput<'_>) {
-    let is_tracked = !input.tracks.is_empty();
+    let is_tracked = !input.statistics.is_empty();
     let limits = limits(&input);
-    let EvictClusterInput { keys, values, clustering, positions, tracks, scores, .. } = input;
+    let EvictClusterInput { keys, values, clustering, positions, statistics, scores, .. } = input;
     // What is not looked at: another tensor stands in.
     let mut none = constant_floats("no statistics", vec![0.0], [1, 1, 1], &scores.device());
-    let of_tracks = match tracks.stacked_mut() {
-        Some(tracks) => tracks,
+    let of_statistics = match statistics.stacked_mut() {
+        Some(statistics) => statistics,
         None => &mut none,
     };
     let counted = input.counted.stacked().unwrap_or(&scores).clone().into_dispatch();
@@ -77,7 +77,7 @@ pub(crate) fn evict_cluster_checked(input: EvictClusterInput<'_>) {
         representatives.extract().into_dispatch(),
         tokens_by_cluster.extract().into_dispatch(),
         padding_columns.extract().into_dispatch(),
-        of_tracks.extract().into_dispatch(),
+        of_statistics.extract().into_dispatch(),
         counted,
         scores.into_dispatch(),
         input.offsets.cast(ints).into_dispatch(),
@@ -96,7 +96,7 @@ pub(crate) fn evict_cluster_checked(input: EvictClusterInput<'_>) {
     *representatives = Tensor::from_dispatch(changed.5);
     *tokens_by_cluster = Tensor::from_dispatch(changed.6);
     *padding_columns = Tensor::from_dispatch(changed.7);
-    *of_tracks = Tensor::from_dispatch(changed.8);
+    *of_statistics = Tensor::from_dispatch(changed.8);
     *clustered_tokens = input.most_tokens.to_vec();
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn check_evict_cluster(input: &EvictClusterInput<'_>) -> Result<()> {
     check.f32("norms", clustering.norms.dtype())?;
     check.f32("scores", input.scores.dtype())?;
     let dims = [batch, heads, columns, columns + 1];
-    tracks::check_counted(&check, input.tracks, &input.counted, dims)?;
+    statistics::check_counted(&check, input.statistics, &input.counted, dims)?;
     check.countable("keys", &input.keys.dims())?;
     check.countable("scores", &input.scores.dims())?;
     check.at_most("the number of columns", columns, table::MOST_COLUMNS)?;

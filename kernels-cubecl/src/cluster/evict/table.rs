@@ -33,7 +33,7 @@ pub(super) fn replace<E: Float, I: Int>(
     representatives: &mut Tensor<I>,
     tokens_by_cluster: &mut Tensor<I>,
     padding_columns: &mut Tensor<I>,
-    tracks: &mut Tensor<f32>,
+    statistics: &mut Tensor<f32>,
     counted: &Tensor<f32>,
     scores: &Tensor<f32>,
     offsets: &Tensor<I>,
@@ -273,7 +273,7 @@ pub(super) fn replace<E: Float, I: Int>(
     }
     if comptime!(is_tracked) {
         let batches = positions.shape(0);
-        move_tracks(tracks, counted, &new_place, &own, batches, heads, columns, padding);
+        move_statistics(statistics, counted, &new_place, &own, batches, heads, columns, padding);
     }
 
     let norm = replace_rows::<E>(
@@ -307,8 +307,8 @@ pub(super) fn replace<E: Float, I: Int>(
 /// Moves the new statistics of each token to its column.
 #[cube]
 #[allow(clippy::too_many_arguments)]
-fn move_tracks(
-    tracks: &mut Tensor<f32>,
+fn move_statistics(
+    statistics: &mut Tensor<f32>,
     counted: &Tensor<f32>,
     new_place: &Shared<[u32]>,
     own: &ClusteredHead,
@@ -328,12 +328,12 @@ fn move_tracks(
             if column < columns {
                 place = new_place[column];
                 if column < padding {
-                    write::<f32>(tracks, row, head, column, f32::new(0.0));
+                    write::<f32>(statistics, row, head, column, f32::new(0.0));
                 }
             }
             if place != NONE {
                 let statistic = counted[at::<f32>(counted, row, head, column)];
-                write::<f32>(tracks, row, head, place as usize, statistic);
+                write::<f32>(statistics, row, head, place as usize, statistic);
             }
             column += UNITS;
         }

@@ -9,14 +9,14 @@ use super::kernel::{self, UNITS};
 
 /// Sums, and what both windows gave.
 pub(super) fn launch(
-    tracks: [CubeTensor; 3],
+    statistics: [CubeTensor; 3],
     kv_heads: usize,
     window: usize,
     reach: usize,
     most: bool,
 ) -> CubeTensor {
-    let (client, device) = (tracks[0].client.clone(), tracks[0].device.clone());
-    let shape = tracks[0].shape();
+    let (client, device) = (statistics[0].client.clone(), statistics[0].device.clone());
+    let shape = statistics[0].shape();
     let (batch, columns) = (shape[0], shape[2]);
     let group = shape[1] / kv_heads;
     let outside = columns.saturating_sub(window);
@@ -24,7 +24,7 @@ pub(super) fn launch(
     let levels = empty(Shape::from([batch, kv_heads]));
     let scores = empty(Shape::from([batch, kv_heads, columns]));
     let lists = (batch * kv_heads) as u32;
-    let [sums, past, current] = tracks.clone().map(CubeTensor::into_tensor_arg);
+    let [sums, past, current] = statistics.clone().map(CubeTensor::into_tensor_arg);
     kernel::level::launch(
         &client,
         CubeCount::Static(lists, 1, 1),
@@ -35,7 +35,7 @@ pub(super) fn launch(
         levels.clone().into_tensor_arg(),
         group,
     );
-    let [sums, past, current] = tracks.map(CubeTensor::into_tensor_arg);
+    let [sums, past, current] = statistics.map(CubeTensor::into_tensor_arg);
     kernel::global_local::launch(
         &client,
         CubeCount::Static(columns.div_ceil(UNITS) as u32, lists, 1),

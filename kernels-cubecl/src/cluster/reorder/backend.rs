@@ -14,7 +14,7 @@ use super::launch::launch;
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait ReorderTokensBackend: Backend {
-    /// See [`super::reorder_tokens`]: positions, clusters, representatives, norms, and tracks,
+    /// See [`super::reorder_tokens`]: positions, clusters, representatives, norms, and statistics,
     /// which are only looked at if something was `counted`. Of each head `padding` clusters and
     /// `before` columns are missing, or as many as `missing` says where they `differ`.
     #[fusion(meta = outputs)]
@@ -28,7 +28,7 @@ pub(super) trait ReorderTokensBackend: Backend {
         positions: IntTensor<Self>,
         norms: FloatTensor<Self>,
         lengths: FloatTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         counted: bool,
         padding: usize,
         before: usize,
@@ -48,7 +48,7 @@ fn outputs(
     _positions: &TensorSpec,
     _norms: &TensorSpec,
     _lengths: &TensorSpec,
-    tracks: &TensorSpec,
+    statistics: &TensorSpec,
     counted: &bool,
     _padding: &usize,
     _before: &usize,
@@ -56,17 +56,17 @@ fn outputs(
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
     let width = columns.shape[2];
     let f32 = |shape| TensorSpec::new(shape, DType::F32);
-    let of_tracks = if *counted {
-        super::launch::of_width(&tracks.shape, width)
+    let of_statistics = if *counted {
+        super::launch::of_width(&statistics.shape, width)
     } else {
-        super::launch::no_tracks()
+        super::launch::no_statistics()
     };
     (
         columns.clone(),
         columns.clone(),
         representatives.clone(),
         f32(columns.shape.clone()),
-        f32(of_tracks),
+        f32(of_statistics),
     )
 }
 
@@ -81,15 +81,15 @@ impl ReorderTokensBackend for CubeBackend {
         positions: IntTensor<Self>,
         norms: FloatTensor<Self>,
         lengths: FloatTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         counted: bool,
         padding: usize,
         before: usize,
         differ: bool,
     ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>)
     {
-        let tracks = counted.then_some(tracks);
+        let statistics = counted.then_some(statistics);
         let ints = [columns, clusters, order, rows, representatives, missing, positions];
-        launch(ints, [norms, lengths], tracks, [padding, before], differ)
+        launch(ints, [norms, lengths], statistics, [padding, before], differ)
     }
 }

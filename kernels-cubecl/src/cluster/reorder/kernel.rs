@@ -20,12 +20,12 @@ pub(super) fn reorder_tokens<I: Int>(
     positions: &Tensor<I>,
     norms: &Tensor<f32>,
     lengths: &Tensor<f32>,
-    tracks: &Tensor<f32>,
+    statistics: &Tensor<f32>,
     new_positions: &mut Tensor<I>,
     new_clusters: &mut Tensor<I>,
     new_representatives: &mut Tensor<I>,
     new_norms: &mut Tensor<f32>,
-    new_tracks: &mut Tensor<f32>,
+    new_statistics: &mut Tensor<f32>,
     padding: usize,
     before: usize,
     #[comptime] counted: bool,
@@ -77,17 +77,17 @@ pub(super) fn reorder_tokens<I: Int>(
         write::<I>(new_clusters, batch, head, place, cluster_of_token);
         write::<f32>(new_norms, batch, head, place, norm);
         if comptime!(counted) {
-            let group = tracks.shape(1) / heads;
+            let group = statistics.shape(1) / heads;
             let batches = columns.shape(0);
-            let kinds = tracks.shape(0) / batches;
+            let kinds = statistics.shape(0) / batches;
             for one in 0..kinds * group {
                 let row = one / group * batches + batch;
                 let of_group = head * group + one % group;
                 let mut number = f32::new(0.0);
                 if holds {
-                    number = tracks[at::<f32>(tracks, row, of_group, column)];
+                    number = statistics[at::<f32>(statistics, row, of_group, column)];
                 }
-                write::<f32>(new_tracks, row, of_group, place, number);
+                write::<f32>(new_statistics, row, of_group, place, number);
             }
         }
     }

@@ -14,8 +14,8 @@ pub(super) fn of_width(shape: &Shape, width: usize) -> Shape {
     Shape::from([shape[0], shape[1], width])
 }
 
-/// The shape of tracks that are not there: a buffer of nothing is not one.
-pub(super) fn no_tracks() -> Shape {
+/// The shape of statistics that are not there: a buffer of nothing is not one.
+pub(super) fn no_statistics() -> Shape {
     Shape::from([1, 1, 1])
 }
 
@@ -24,7 +24,7 @@ pub(super) fn no_tracks() -> Shape {
 pub(super) fn launch(
     ints: [CubeTensor; 7],
     floats: [CubeTensor; 2],
-    tracks: Option<CubeTensor>,
+    statistics: Option<CubeTensor>,
     [padding, before]: [usize; 2],
     differ: bool,
 ) -> Outputs {
@@ -35,10 +35,10 @@ pub(super) fn launch(
     let [positions, cluster_of_token] = [(); 2].map(|()| empty(shape.clone(), dtype));
     let representatives = empty(ints[4].shape(), dtype);
     let norms = empty(shape.clone(), DType::F32);
-    let like = |tracks: &CubeTensor| of_width(&tracks.shape(), shape[2]);
-    let new_tracks = empty(tracks.as_ref().map_or_else(no_tracks, like), DType::F32);
+    let like = |statistics: &CubeTensor| of_width(&statistics.shape(), shape[2]);
+    let new_statistics = empty(statistics.as_ref().map_or_else(no_statistics, like), DType::F32);
     let units = shape[2].max(representatives.shape()[2]);
-    let counted = tracks.is_some();
+    let counted = statistics.is_some();
     let stand_in = floats[0].clone();
     let [columns, clusters, order, rows, old_representatives, missing, old_positions] =
         ints.map(CubeTensor::into_tensor_arg);
@@ -56,17 +56,17 @@ pub(super) fn launch(
         old_positions,
         old_norms,
         lengths,
-        tracks.unwrap_or(stand_in).into_tensor_arg(),
+        statistics.unwrap_or(stand_in).into_tensor_arg(),
         positions.clone().into_tensor_arg(),
         cluster_of_token.clone().into_tensor_arg(),
         representatives.clone().into_tensor_arg(),
         norms.clone().into_tensor_arg(),
-        new_tracks.clone().into_tensor_arg(),
+        new_statistics.clone().into_tensor_arg(),
         padding,
         before,
         counted,
         differ,
         dtype_to_storage_type(dtype),
     );
-    (positions, cluster_of_token, representatives, norms, new_tracks)
+    (positions, cluster_of_token, representatives, norms, new_statistics)
 }

@@ -6,13 +6,13 @@ use briquette_ops::{ReorderTokensInput, ReorderTokensOutput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::backend::ReorderTokensBackend;
-use crate::common::{check::Check, padding::PaddingCounts, tracks};
+use crate::common::{check::Check, padding::PaddingCounts, statistics};
 
 /// Moves per-token metadata (positions, norms, statistics) to its new column: the end of a step of
 /// EMS.
 ///
 /// A unit a new column, one launch: it follows the column to the one it was, and that to its row.
-/// Of each column it reads seven numbers and those of its tracks, and writes three and those.
+/// Of each column it reads seven numbers and those of its statistics, and writes three and those.
 ///
 /// # Errors
 /// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or cluster, or
@@ -28,7 +28,7 @@ pub fn reorder_tokens(input: ReorderTokensInput<'_>) -> Result<ReorderTokensOutp
         cluster_counts,
         ..
     } = input;
-    let ReorderTokensInput { rows, norms, lengths, positions, tracks, .. } = input;
+    let ReorderTokensInput { rows, norms, lengths, positions, statistics, .. } = input;
     let dims @ [batch, heads, width] = columns.dims();
     let (before, most) = (rows.dims()[2], representatives.dims()[2]);
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
@@ -48,11 +48,11 @@ pub fn reorder_tokens(input: ReorderTokensInput<'_>) -> Result<ReorderTokensOutp
     check.shape("positions", positions.dims(), all)?;
     check.f32("norms", norms.dtype())?;
     check.f32("lengths", lengths.dtype())?;
-    tracks::check(&check, &tracks, all)?;
+    statistics::check(&check, &statistics, all)?;
     check.countable("columns", &dims)?;
     check.countable("rows", &all)?;
     check.cubes([width.max(most).div_ceil(kernel::UNITS), batch * heads, 1])?;
-    check.tensors(if tracks.is_empty() { 13 } else { 15 })?;
+    check.tensors(if statistics.is_empty() { 13 } else { 15 })?;
     let lists = batch * heads;
     let of_clusters = PaddingCounts::new(&check, cluster_counts, lists, most)?;
     let of_columns = PaddingCounts::new(&check, counts, lists, width)?;
@@ -67,30 +67,32 @@ pub fn reorder_tokens(input: ReorderTokensInput<'_>) -> Result<ReorderTokensOutp
     let ints = columns.dtype();
     let norms = norms.into_dispatch();
     // Another tensor stands in for one that is not read.
-    let counted = !tracks.is_empty();
-    let of_tracks =
-        tracks.stacked().map_or_else(|| norms.clone(), |tracks| tracks.clone().into_dispatch());
-    let (positions, cluster_of_token, representatives, norms, of_tracks) = Dispatch::reorder_tokens(
-        columns.into_dispatch(),
-        clusters.cast(ints).into_dispatch(),
-        order.cast(ints).into_dispatch(),
-        rows.cast(ints).into_dispatch(),
-        representatives.cast(ints).into_dispatch(),
-        missing,
-        positions.cast(ints).into_dispatch(),
-        norms,
-        lengths.into_dispatch(),
-        of_tracks,
-        counted,
-        padding,
-        first,
-        differ,
-    );
+    let counted = !statistics.is_empty();
+    let of_statistics = statistics
+        .stacked()
+        .map_or_else(|| norms.clone(), |statistics| statistics.clone().into_dispatch());
+    let (positions, cluster_of_token, representatives, norms, of_statistics) =
+        Dispatch::reorder_tokens(
+            columns.into_dispatch(),
+            clusters.cast(ints).into_dispatch(),
+            order.cast(ints).into_dispatch(),
+            rows.cast(ints).into_dispatch(),
+            representatives.cast(ints).into_dispatch(),
+            missing,
+            positions.cast(ints).into_dispatch(),
+            norms,
+            lengths.into_dispatch(),
+            of_statistics,
+            counted,
+            padding,
+            first,
+            differ,
+        );
     Ok(ReorderTokensOutput {
         positions: Tensor::from_dispatch(positions),
         cluster_of_token: Tensor::from_dispatch(cluster_of_token),
         representatives: Tensor::from_dispatch(representatives),
         norms: Tensor::from_dispatch(norms),
-        tracks: tracks.map(|_| Tensor::from_dispatch(of_tracks)),
+        statistics: statistics.map(|_| Tensor::from_dispatch(of_statistics)),
     })
 }

@@ -20,7 +20,7 @@ pub(super) trait AppendBackend: Backend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         positions: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         counted: IntTensor<Self>,
         new_keys: FloatTensor<Self>,
         new_values: FloatTensor<Self>,
@@ -36,7 +36,7 @@ fn changed(
     keys: &TensorSpec,
     values: &TensorSpec,
     positions: &TensorSpec,
-    tracks: &TensorSpec,
+    statistics: &TensorSpec,
     counted: &TensorSpec,
     _new_keys: &TensorSpec,
     _new_values: &TensorSpec,
@@ -44,7 +44,7 @@ fn changed(
     _column: &Column,
     _is_tracked: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
-    (keys.clone(), values.clone(), positions.clone(), tracks.clone(), counted.clone())
+    (keys.clone(), values.clone(), positions.clone(), statistics.clone(), counted.clone())
 }
 
 impl AppendBackend for CubeBackend {
@@ -52,7 +52,7 @@ impl AppendBackend for CubeBackend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         positions: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         counted: IntTensor<Self>,
         new_keys: FloatTensor<Self>,
         new_values: FloatTensor<Self>,
@@ -62,9 +62,9 @@ impl AppendBackend for CubeBackend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>, IntTensor<Self>)
     {
         let new = New { keys: new_keys, values: new_values, positions: new_positions };
-        let buffers = Buffers { keys, values, positions, tracks, counted };
-        let Buffers { keys, values, positions, tracks, counted } =
+        let buffers = Buffers { keys, values, positions, statistics, counted };
+        let Buffers { keys, values, positions, statistics, counted } =
             launch(buffers, new, column, is_tracked);
-        (keys, values, positions, tracks, counted)
+        (keys, values, positions, statistics, counted)
     }
 }

@@ -12,7 +12,7 @@ pub(super) fn append<E: Float, I: Int, N: Size>(
     keys: &mut Tensor<Vector<E, N>>,
     values: &mut Tensor<Vector<E, N>>,
     positions: &mut Tensor<I>,
-    tracks: &mut Tensor<f32>,
+    statistics: &mut Tensor<f32>,
     counted: &mut Tensor<I>,
     new_keys: &Tensor<Vector<E, N>>,
     new_values: &Tensor<Vector<E, N>>,
@@ -66,12 +66,12 @@ pub(super) fn append<E: Float, I: Int, N: Size>(
             }
         }
         if comptime!(is_tracked) {
-            let group = tracks.shape(1) / heads;
-            let numbers = tracks.shape(0) / batches * group;
+            let group = statistics.shape(1) / heads;
+            let numbers = statistics.shape(0) / batches * group;
             let mut number = unit;
             while number < numbers {
                 let row = number / group * batches + batch;
-                write::<f32>(tracks, row, head * group + number % group, column, 0.0);
+                write::<f32>(statistics, row, head * group + number % group, column, 0.0);
                 number += UNITS;
             }
         }

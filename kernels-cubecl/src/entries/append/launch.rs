@@ -10,7 +10,7 @@ pub(super) struct Buffers {
     pub(super) keys: CubeTensor,
     pub(super) values: CubeTensor,
     pub(super) positions: CubeTensor,
-    pub(super) tracks: CubeTensor,
+    pub(super) statistics: CubeTensor,
     pub(super) counted: CubeTensor,
 }
 
@@ -34,9 +34,9 @@ pub(super) enum Column {
 
 /// Writes the token to its column.
 pub(super) fn launch(buffers: Buffers, new: New, column: Column, is_tracked: bool) -> Buffers {
-    let Buffers { keys, values, positions, tracks, counted } = buffers;
+    let Buffers { keys, values, positions, statistics, counted } = buffers;
     let [keys, values, positions] = [keys, values, positions].map(writable);
-    let tracks = if is_tracked { writable(tracks) } else { tracks };
+    let statistics = if is_tracked { writable(statistics) } else { statistics };
     let at = match column {
         Column::At(column) => Some(column),
         Column::Counted | Column::CountedDown => None,
@@ -54,7 +54,7 @@ pub(super) fn launch(buffers: Buffers, new: New, column: Column, is_tracked: boo
         keys.clone().into_tensor_arg(),
         values.clone().into_tensor_arg(),
         positions.clone().into_tensor_arg(),
-        tracks.clone().into_tensor_arg(),
+        statistics.clone().into_tensor_arg(),
         counted.clone().into_tensor_arg(),
         new.keys.into_tensor_arg(),
         new.values.into_tensor_arg(),
@@ -66,5 +66,5 @@ pub(super) fn launch(buffers: Buffers, new: New, column: Column, is_tracked: boo
         is_tracked,
         types,
     );
-    Buffers { keys, values, positions, tracks, counted }
+    Buffers { keys, values, positions, statistics, counted }
 }

@@ -6,7 +6,7 @@ use briquette_ops::{AppendColumn, AppendInput, Result, constant_floats, constant
 use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::{backend::AppendBackend, launch::Column};
-use crate::common::{check::Check, rows::cubes_of_rows, tracks};
+use crate::common::{check::Check, rows::cubes_of_rows, statistics};
 
 /// Writes a new token per head behind the entries of a layer: its key, its value, its position, and
 /// zeros for its statistics. Where the device counts columns, it counts on, or down.
@@ -25,13 +25,13 @@ pub fn append(input: AppendInput<'_>) -> Result<()> {
 
 /// As [`append`], of an input that [`check_append`] has let through.
 pub(crate) fn append_checked(input: AppendInput<'_>) {
-    let AppendInput { keys, values, positions, tracks, new_keys, new_values, .. } = input;
-    let is_tracked = !tracks.is_empty();
+    let AppendInput { keys, values, positions, statistics, new_keys, new_values, .. } = input;
+    let is_tracked = !statistics.is_empty();
     let device = new_keys.device();
     // What is not looked at: another tensor stands in.
     let mut none = constant_floats("no statistics", vec![0.0], [1, 1, 1], &device);
-    let of_tracks = match tracks.stacked_mut() {
-        Some(tracks) => tracks,
+    let stacked = match statistics.stacked_mut() {
+        Some(statistics) => statistics,
         None => &mut none,
     };
     let mut nowhere = constant_ints("no column", vec![0], [1], &device);
@@ -45,7 +45,7 @@ pub(crate) fn append_checked(input: AppendInput<'_>) {
         keys.extract().into_dispatch(),
         values.extract().into_dispatch(),
         positions.extract().into_dispatch(),
-        of_tracks.extract().into_dispatch(),
+        stacked.extract().into_dispatch(),
         counted.extract().into_dispatch(),
         new_keys.into_dispatch(),
         new_values.into_dispatch(),
@@ -56,14 +56,14 @@ pub(crate) fn append_checked(input: AppendInput<'_>) {
     *keys = Tensor::from_dispatch(of_keys);
     *values = Tensor::from_dispatch(of_values);
     *positions = Tensor::from_dispatch(of_positions);
-    *of_tracks = Tensor::from_dispatch(of_statistics);
+    *stacked = Tensor::from_dispatch(of_statistics);
     *counted = Tensor::from_dispatch(of_counted);
 }
 
 /// Refuses what [`append`] does.
 pub(crate) fn check_append(input: &AppendInput<'_>) -> Result<()> {
     let check = Check::new("append", &input.new_keys.device())?;
-    let AppendInput { keys, values, positions, tracks, new_keys, new_values, .. } = input;
+    let AppendInput { keys, values, positions, statistics, new_keys, new_values, .. } = input;
     let [batch, heads, capacity, channels] = keys.dims();
     let lists = batch * heads;
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
@@ -73,7 +73,7 @@ pub(crate) fn check_append(input: &AppendInput<'_>) -> Result<()> {
     check.shape("values", values.dims(), keys.dims())?;
     check.same_type("values", values.dtype(), keys.dtype())?;
     check.shape("positions", positions.dims(), [batch, heads, capacity])?;
-    tracks::check(&check, tracks, [batch, heads, capacity])?;
+    statistics::check(&check, statistics, [batch, heads, capacity])?;
     let new = [batch, heads, 1, channels];
     check.shape("new_keys", new_keys.dims(), new)?;
     check.shape("new_values", new_values.dims(), new)?;

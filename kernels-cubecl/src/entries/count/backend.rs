@@ -12,7 +12,7 @@ pub(super) trait CountBackend: Backend {
     /// added to, the first the lowest, `squared` one per kind that the mean square is added to.
     #[fusion(meta = output)]
     fn count(
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         added: u32,
         squared: u32,
@@ -21,17 +21,22 @@ pub(super) trait CountBackend: Backend {
 
 /// Shape of the statistics, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
-fn output(tracks: &TensorSpec, _weights: &TensorSpec, _added: &u32, _squared: &u32) -> TensorSpec {
-    tracks.clone()
+fn output(
+    statistics: &TensorSpec,
+    _weights: &TensorSpec,
+    _added: &u32,
+    _squared: &u32,
+) -> TensorSpec {
+    statistics.clone()
 }
 
 impl CountBackend for CubeBackend {
     fn count(
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         added: u32,
         squared: u32,
     ) -> FloatTensor<Self> {
-        launch(tracks, weights, added, squared)
+        launch(statistics, weights, added, squared)
     }
 }

@@ -8,7 +8,7 @@ pub(super) const UNITS: usize = 256;
 /// See [`super::count`]. Units are numbered through the entries of all heads.
 #[cube(launch)]
 pub(super) fn count(
-    tracks: &Tensor<f32>,
+    statistics: &Tensor<f32>,
     weights: &Tensor<f32>,
     output: &mut Tensor<f32>,
     #[comptime] kinds: usize,
@@ -41,9 +41,11 @@ pub(super) fn count(
         #[unroll]
         for kind in 0..kinds {
             let row = kind * batches + batch;
-            let from = row * tracks.stride(0) + head * tracks.stride(1) + column * tracks.stride(2);
+            let from = row * statistics.stride(0)
+                + head * statistics.stride(1)
+                + column * statistics.stride(2);
             let to = row * output.stride(0) + head * output.stride(1) + column * output.stride(2);
-            let mut number = tracks[from];
+            let mut number = statistics[from];
             if comptime!((added >> kind) & 1 == 1) {
                 number += mean;
             }

@@ -6,7 +6,7 @@ use briquette_ops::{AttentionStatistics, CountInput, Result, Statistic};
 use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::backend::CountBackend;
-use crate::common::{check::Check, rows::cubes_of_rows, tracks};
+use crate::common::{check::Check, rows::cubes_of_rows, statistics};
 
 /// Adds the attention that entries have received to their statistics: the mean over the query heads
 /// that share a head, or of its squares.
@@ -18,10 +18,10 @@ use crate::common::{check::Check, rows::cubes_of_rows, tracks};
 /// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, or the device has no kernels
 /// or cannot launch so much.
 pub fn count(input: CountInput<'_>) -> Result<AttentionStatistics> {
-    let CountInput { tracks, weights, kinds } = input;
+    let CountInput { statistics, weights, kinds } = input;
     let check = Check::new("count", &weights.device())?;
     let [batch, query_heads, columns] = weights.dims();
-    let Some(stacked) = tracks.stacked() else { return Ok(tracks) };
+    let Some(stacked) = statistics.stacked() else { return Ok(statistics) };
     let heads = stacked.dims()[1];
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
     some("batch", batch)?;
@@ -29,20 +29,20 @@ pub fn count(input: CountInput<'_>) -> Result<AttentionStatistics> {
     some("columns", columns)?;
     let grouped = query_heads > 0 && query_heads.is_multiple_of(heads);
     check.value("query_heads", query_heads, grouped, format!("a multiple of {heads}"))?;
-    tracks::check(&check, &tracks, [batch, heads, columns])?;
+    statistics::check(&check, &statistics, [batch, heads, columns])?;
     check.f32("weights", weights.dtype())?;
     check.countable("weights", &weights.dims())?;
     check.tensors(3)?;
     check.cubes(cubes_of_rows((batch * heads * columns).div_ceil(kernel::UNITS)))?;
     let [mut added, mut squared] = [0u32; 2];
-    for (place, (kind, _)) in tracks.iter().enumerate() {
+    for (place, (kind, _)) in statistics.iter().enumerate() {
         let bits = if kind == Statistic::Squares { &mut squared } else { &mut added };
         *bits |= u32::from(kinds.contains(&kind)) << place;
     }
     if added | squared == 0 {
-        return Ok(tracks);
+        return Ok(statistics);
     }
-    Ok(tracks.map(|stacked| {
+    Ok(statistics.map(|stacked| {
         let (stacked, weights) = (stacked.into_dispatch(), weights.into_dispatch());
         Tensor::from_dispatch(Dispatch::count(stacked, weights, added, squared))
     }))

@@ -31,7 +31,7 @@ pub(super) trait EvictBackend: Backend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         positions: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         counted: FloatTensor<Self>,
         scores: FloatTensor<Self>,
         #[extension_type] new: NewRows<Self>,
@@ -46,7 +46,7 @@ pub(super) trait EvictBackend: Backend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         positions: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         counted: FloatTensor<Self>,
         scores: FloatTensor<Self>,
         #[extension_type] new: NewRows<Self>,
@@ -79,7 +79,7 @@ fn changed(
     keys: &TensorSpec,
     values: &TensorSpec,
     positions: &TensorSpec,
-    tracks: &TensorSpec,
+    statistics: &TensorSpec,
     _counted: &TensorSpec,
     _scores: &TensorSpec,
     _new: &NewRowsMetadata,
@@ -87,7 +87,7 @@ fn changed(
     _is_tracked: &bool,
     _has_free_slots: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
-    (keys.clone(), values.clone(), positions.clone(), tracks.clone())
+    (keys.clone(), values.clone(), positions.clone(), statistics.clone())
 }
 
 /// Shapes and types of the outputs of [`EvictBackend::spread`], for fusion.
@@ -116,7 +116,7 @@ fn changed_and_threshold(
     keys: &TensorSpec,
     values: &TensorSpec,
     positions: &TensorSpec,
-    tracks: &TensorSpec,
+    statistics: &TensorSpec,
     _counted: &TensorSpec,
     scores: &TensorSpec,
     _new: &NewRowsMetadata,
@@ -127,7 +127,7 @@ fn changed_and_threshold(
     _has_free_slots: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
     let threshold = TensorSpec::new(Shape::from([scores.shape[0], 1]), DType::F32);
-    (keys.clone(), values.clone(), positions.clone(), tracks.clone(), threshold)
+    (keys.clone(), values.clone(), positions.clone(), statistics.clone(), threshold)
 }
 
 impl EvictBackend for CubeBackend {
@@ -135,7 +135,7 @@ impl EvictBackend for CubeBackend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         positions: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         counted: FloatTensor<Self>,
         scores: FloatTensor<Self>,
         new: NewRows<Self>,
@@ -143,7 +143,7 @@ impl EvictBackend for CubeBackend {
         is_tracked: bool,
         has_free_slots: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>) {
-        let changed = Changed::new(keys, values, positions, tracks, is_tracked, has_free_slots);
+        let changed = Changed::new(keys, values, positions, statistics, is_tracked, has_free_slots);
         launch(changed, counted, scores, new, limits).into()
     }
 
@@ -151,7 +151,7 @@ impl EvictBackend for CubeBackend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         positions: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         counted: FloatTensor<Self>,
         scores: FloatTensor<Self>,
         new: NewRows<Self>,
@@ -162,11 +162,11 @@ impl EvictBackend for CubeBackend {
         has_free_slots: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>)
     {
-        let changed = Changed::new(keys, values, positions, tracks, is_tracked, has_free_slots);
+        let changed = Changed::new(keys, values, positions, statistics, is_tracked, has_free_slots);
         let (changed, threshold) =
             launch_merging(changed, counted, scores, new, limits, before, beta);
-        let (keys, values, positions, tracks) = changed.into();
-        (keys, values, positions, tracks, threshold)
+        let (keys, values, positions, statistics) = changed.into();
+        (keys, values, positions, statistics, threshold)
     }
 
     fn spread(

@@ -130,8 +130,8 @@ fn move_position<I: Int>(
 /// cubes share the work; this one is number `part`.
 #[cube]
 #[allow(clippy::too_many_arguments)]
-fn move_tracks(
-    tracks: &mut Tensor<f32>,
+fn move_statistics(
+    statistics: &mut Tensor<f32>,
     counted: &Tensor<f32>,
     scores: &Tensor<f32>,
     head: &Head,
@@ -149,7 +149,7 @@ fn move_tracks(
         let (row, of_head) = (of / group * batches + head.batch, head.head * group + of % group);
         let from = select(column == gone, head.newest, column);
         let number = counted[at::<f32>(counted, row, of_head, from)];
-        write::<f32>(tracks, row, of_head, column, number);
+        write::<f32>(statistics, row, of_head, column, number);
         place += parts * UNITS;
     }
 }
@@ -161,7 +161,7 @@ pub(super) fn evict<E: Float, I: Int>(
     keys: &mut Tensor<E>,
     values: &mut Tensor<E>,
     positions: &mut Tensor<I>,
-    tracks: &mut Tensor<f32>,
+    statistics: &mut Tensor<f32>,
     counted: &Tensor<f32>,
     scores: &Tensor<f32>,
     offsets: &Tensor<I>,
@@ -212,7 +212,7 @@ pub(super) fn evict<E: Float, I: Int>(
     }
     move_position::<I>(positions, new_positions, &head, gone, is_ragged);
     if comptime!(is_tracked) {
-        move_tracks(tracks, counted, scores, &head, gone, 0, 1);
+        move_statistics(statistics, counted, scores, &head, gone, 0, 1);
     }
 }
 
@@ -235,7 +235,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     new_keys: &Tensor<Vector<E, N>>,
     new_positions: &Tensor<I>,
     limits: &Tensor<I>,
-    tracks: &mut Tensor<f32>,
+    statistics: &mut Tensor<f32>,
     counted: &Tensor<f32>,
     places: &mut Tensor<I>,
     similarity: &mut Tensor<f32>,
@@ -272,7 +272,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
         has_free_slots,
     );
     if comptime!(is_tracked) {
-        move_tracks(tracks, counted, scores, &head, gone, part, parts);
+        move_statistics(statistics, counted, scores, &head, gone, part, parts);
     }
 
     let (lane, place) = (unit % LANES, unit / LANES);

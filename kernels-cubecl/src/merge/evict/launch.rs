@@ -33,7 +33,7 @@ pub(super) struct Changed {
     keys: CubeTensor,
     values: CubeTensor,
     positions: CubeTensor,
-    tracks: CubeTensor,
+    statistics: CubeTensor,
     /// Whether there are statistics, and not a tensor that stands in for them.
     is_tracked: bool,
     /// Whether some of the slots may be free.
@@ -45,19 +45,19 @@ impl Changed {
         keys: CubeTensor,
         values: CubeTensor,
         positions: CubeTensor,
-        tracks: CubeTensor,
+        statistics: CubeTensor,
         is_tracked: bool,
         has_free_slots: bool,
     ) -> Self {
-        let tracks = if is_tracked { writable(tracks) } else { tracks };
+        let statistics = if is_tracked { writable(statistics) } else { statistics };
         let [keys, values, positions] = [keys, values, positions].map(writable);
-        Self { keys, values, positions, tracks, is_tracked, has_free_slots }
+        Self { keys, values, positions, statistics, is_tracked, has_free_slots }
     }
 }
 
 impl From<Changed> for (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
     fn from(changed: Changed) -> Self {
-        (changed.keys, changed.values, changed.positions, changed.tracks)
+        (changed.keys, changed.values, changed.positions, changed.statistics)
     }
 }
 
@@ -137,7 +137,7 @@ pub(super) fn launch(
         changed.keys.clone().into_tensor_arg(),
         changed.values.clone().into_tensor_arg(),
         changed.positions.clone().into_tensor_arg(),
-        changed.tracks.clone().into_tensor_arg(),
+        changed.statistics.clone().into_tensor_arg(),
         counted.into_tensor_arg(),
         scores.into_tensor_arg(),
         new.offsets.into_tensor_arg(),
@@ -247,7 +247,7 @@ pub(super) fn launch_merging(
         new_keys.into_tensor_arg(),
         new.positions.clone().into_tensor_arg(),
         limits.into_tensor_arg(),
-        changed.tracks.clone().into_tensor_arg(),
+        changed.statistics.clone().into_tensor_arg(),
         counted.into_tensor_arg(),
         places.clone().into_tensor_arg(),
         similarity.clone().into_tensor_arg(),

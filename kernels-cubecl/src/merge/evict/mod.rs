@@ -20,7 +20,7 @@ use crate::common::{
     check::Check,
     eviction::{limits::check_limits, weakest::UNITS},
     rows::cubes_of_rows,
-    tracks,
+    statistics,
 };
 
 /// Evicts the weakest entry of each head and puts a new token in its place: its key, its value, its
@@ -78,15 +78,15 @@ pub fn evict_spreading(input: EvictInput<'_>, spread: EvictSpreadInput) -> Resul
 
 /// As [`evict`], of an input that [`check_evict`] has let through.
 pub(crate) fn evict_checked(input: EvictInput<'_>) {
-    let (is_tracked, has_free_slots) = (!input.tracks.is_empty(), input.has_free_slots());
+    let (is_tracked, has_free_slots) = (!input.statistics.is_empty(), input.has_free_slots());
     let limits = limits(&input);
     run(input, |changed, counted, scores, new| {
-        let [keys, values, positions, tracks] = changed;
-        let (keys, values, positions, tracks) = Dispatch::evict(
+        let [keys, values, positions, statistics] = changed;
+        let (keys, values, positions, statistics) = Dispatch::evict(
             keys,
             values,
             positions,
-            tracks,
+            statistics,
             counted,
             scores,
             new,
@@ -94,13 +94,13 @@ pub(crate) fn evict_checked(input: EvictInput<'_>) {
             is_tracked,
             has_free_slots,
         );
-        ([keys, values, positions, tracks], ())
+        ([keys, values, positions, statistics], ())
     });
 }
 
 /// As [`evict_merging`], of an input that [`check_evict`] has let through.
 pub(crate) fn evict_merging_checked(input: EvictInput<'_>, merge: EvictMergeInput) -> Tensor<2> {
-    let (is_tracked, has_free_slots) = (!input.tracks.is_empty(), input.has_free_slots());
+    let (is_tracked, has_free_slots) = (!input.statistics.is_empty(), input.has_free_slots());
     let limits = limits(&input);
     let before = match merge.before {
         None => Before::Nothing,
@@ -108,12 +108,12 @@ pub(crate) fn evict_merging_checked(input: EvictInput<'_>, merge: EvictMergeInpu
     };
     let beta = merge.beta as f32;
     let threshold = run(input, |changed, counted, scores, new| {
-        let [keys, values, positions, tracks] = changed;
-        let (keys, values, positions, tracks, of_rows) = Dispatch::evict_merging(
+        let [keys, values, positions, statistics] = changed;
+        let (keys, values, positions, statistics, of_rows) = Dispatch::evict_merging(
             keys,
             values,
             positions,
-            tracks,
+            statistics,
             counted,
             scores,
             new,
@@ -123,7 +123,7 @@ pub(crate) fn evict_merging_checked(input: EvictInput<'_>, merge: EvictMergeInpu
             is_tracked,
             has_free_slots,
         );
-        ([keys, values, positions, tracks], of_rows)
+        ([keys, values, positions, statistics], of_rows)
     });
     Tensor::from_dispatch(threshold)
 }
@@ -175,11 +175,11 @@ fn run<T>(
     input: EvictInput<'_>,
     call: impl FnOnce(Changed, AnyTensor, AnyTensor, NewRows<Dispatch>) -> (Changed, T),
 ) -> T {
-    let EvictInput { rows, positions, tracks, counted, scores, .. } = input;
+    let EvictInput { rows, positions, statistics, counted, scores, .. } = input;
     // What is not looked at: another tensor stands in.
     let mut none = constant_floats("no statistics", vec![0.0], [1, 1, 1], &scores.device());
-    let of_tracks = match tracks.stacked_mut() {
-        Some(tracks) => tracks,
+    let of_statistics = match statistics.stacked_mut() {
+        Some(statistics) => statistics,
         None => &mut none,
     };
     let counted = counted.stacked().unwrap_or(&scores).clone().into_dispatch();
@@ -201,14 +201,14 @@ fn run<T>(
         keys.take(),
         values.take(),
         positions.extract().into_dispatch(),
-        of_tracks.extract().into_dispatch(),
+        of_statistics.extract().into_dispatch(),
     ];
     let (changed, found) = call(moved, counted, scores.into_dispatch(), new);
-    let [of_keys, of_values, of_positions, tracks] = changed;
+    let [of_keys, of_values, of_positions, statistics] = changed;
     keys.put(of_keys);
     values.put(of_values);
     *positions = Tensor::from_dispatch(of_positions);
-    *of_tracks = Tensor::from_dispatch(tracks);
+    *of_statistics = Tensor::from_dispatch(statistics);
     found
 }
 
@@ -293,7 +293,7 @@ pub(crate) fn check_evict_spreading(
 /// Refuses entries that do not fit each other.
 fn check(operation: &'static str, input: &EvictInput<'_>) -> Result<Check> {
     let check = Check::new(operation, &input.scores.device())?;
-    let EvictInput { rows, positions, tracks, counted, scores, recent, takes_free, .. } = input;
+    let EvictInput { rows, positions, statistics, counted, scores, recent, takes_free, .. } = input;
     let [batch, heads, columns] = scores.dims();
     let lists = batch * heads;
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
@@ -343,7 +343,7 @@ fn check(operation: &'static str, input: &EvictInput<'_>) -> Result<Check> {
         }
     };
     check.shape("positions", positions.dims(), [batch, heads, width])?;
-    tracks::check_counted(&check, tracks, counted, [batch, heads, width, columns])?;
+    statistics::check_counted(&check, statistics, counted, [batch, heads, width, columns])?;
     check.countable("scores", &[batch, heads, columns])?;
     check.at_most("the number of columns", columns, i32::MAX as usize)?;
     check.cubes(cubes_of_rows(lists))?;

@@ -21,7 +21,7 @@ pub(super) trait CompactBackend: Backend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         positions: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         indices: IntTensor<Self>,
         padding: IntTensor<Self>,
         counted: bool,
@@ -35,7 +35,7 @@ fn outputs(
     keys: &TensorSpec,
     values: &TensorSpec,
     positions: &TensorSpec,
-    tracks: &TensorSpec,
+    statistics: &TensorSpec,
     indices: &TensorSpec,
     _padding: &TensorSpec,
     counted: &bool,
@@ -43,12 +43,13 @@ fn outputs(
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
     let kept = indices.shape[2];
     let with = |shape: &Shape| super::launch::with_columns(shape, kept);
-    let of_tracks = if *counted { with(&tracks.shape) } else { super::launch::no_tracks() };
+    let of_statistics =
+        if *counted { with(&statistics.shape) } else { super::launch::no_statistics() };
     (
         TensorSpec::new(with(&keys.shape), keys.dtype),
         TensorSpec::new(with(&values.shape), values.dtype),
         TensorSpec::new(with(&positions.shape), positions.dtype),
-        TensorSpec::new(of_tracks, burn::tensor::DType::F32),
+        TensorSpec::new(of_statistics, burn::tensor::DType::F32),
     )
 }
 
@@ -57,13 +58,13 @@ impl CompactBackend for CubeBackend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         positions: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
+        statistics: FloatTensor<Self>,
         indices: IntTensor<Self>,
         padding: IntTensor<Self>,
         counted: bool,
         filled: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>) {
-        let (tracks, padding) = (counted.then_some(tracks), filled.then_some(padding));
-        launch([keys, values], positions, tracks, indices, padding)
+        let (statistics, padding) = (counted.then_some(statistics), filled.then_some(padding));
+        launch([keys, values], positions, statistics, indices, padding)
     }
 }

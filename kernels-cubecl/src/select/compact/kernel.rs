@@ -7,7 +7,7 @@ use crate::common::{
 
 /// See [`super::compact`]. Cubes along x are batch rows and heads. Of those along y, the first
 /// `row_cubes` copy keys and values, so many rows each; behind them `column_cubes` copy positions,
-/// `UNITS` each, and as many each number of the tracks that belongs to the kv head.
+/// `UNITS` each, and as many each number of the statistics that belongs to the kv head.
 #[cube(launch)]
 // The outer condition is decided when the kernel is expanded.
 #[allow(clippy::collapsible_if)]
@@ -15,13 +15,13 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
     keys: &Tensor<Vector<K, N>>,
     values: &Tensor<Vector<V, N>>,
     positions: &Tensor<I>,
-    tracks: &Tensor<f32>,
+    statistics: &Tensor<f32>,
     indices: &Tensor<I>,
     padding: &Tensor<I>,
     kept_keys: &mut Tensor<Vector<K, N>>,
     kept_values: &mut Tensor<Vector<V, N>>,
     kept_positions: &mut Tensor<I>,
-    kept_tracks: &mut Tensor<f32>,
+    kept_statistics: &mut Tensor<f32>,
     row_cubes: usize,
     column_cubes: usize,
     #[comptime] vectors: usize,
@@ -78,15 +78,15 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
             }
             if comptime!(counted) {
                 if plane > 0 {
-                    let group = tracks.shape(1) / kv_heads;
+                    let group = statistics.shape(1) / kv_heads;
                     let kind = (plane - 1) / group;
                     let row = kind * indices.shape(0) + batch;
                     let of_group = head * group + (plane - 1) % group;
-                    let mut number = tracks[at::<f32>(tracks, row, of_group, entry)];
+                    let mut number = statistics[at::<f32>(statistics, row, of_group, entry)];
                     if is_padding {
                         number = 0.0;
                     }
-                    write::<f32>(kept_tracks, row, of_group, column, number);
+                    write::<f32>(kept_statistics, row, of_group, column, number);
                 }
             }
         }

@@ -15,16 +15,16 @@ pub(super) fn with_columns(shape: &Shape, columns: usize) -> Shape {
     shape
 }
 
-/// Shape of absent tracks: a buffer cannot be empty.
-pub(super) fn no_tracks() -> Shape {
+/// Shape of absent statistics: a buffer cannot be empty.
+pub(super) fn no_statistics() -> Shape {
     Shape::from([1, 1, 1])
 }
 
-/// Returns keys, values, positions and tracks.
+/// Returns keys, values, positions and statistics.
 pub(super) fn launch(
     [keys, values]: [CubeTensor; 2],
     positions: CubeTensor,
-    tracks: Option<CubeTensor>,
+    statistics: Option<CubeTensor>,
     indices: CubeTensor,
     padding: Option<CubeTensor>,
 ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
@@ -36,16 +36,17 @@ pub(super) fn launch(
     let empty = |shape, dtype| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
     let like = |x: &CubeTensor| empty(with_columns(&x.shape(), kept), x.dtype);
     let (kept_keys, kept_values, kept_positions) = (like(&keys), like(&values), like(&positions));
-    let kept_tracks = tracks.as_ref().map_or_else(|| empty(no_tracks(), DType::F32), like);
+    let kept_statistics =
+        statistics.as_ref().map_or_else(|| empty(no_statistics(), DType::F32), like);
 
     let vector = vector_size([&keys, &values, &kept_keys, &kept_values]);
     let vectors = keys.shape()[3] / vector;
     let row_cubes = kept.div_ceil(rows_of_cube(vectors));
     let column_cubes = kept.div_ceil(UNITS);
-    let numbers = |tracks: &CubeTensor| tracks.shape()[0] * tracks.shape()[1];
-    let planes = 1 + tracks.as_ref().map_or(0, |tracks| numbers(tracks) / rows);
+    let numbers = |statistics: &CubeTensor| statistics.shape()[0] * statistics.shape()[1];
+    let planes = 1 + statistics.as_ref().map_or(0, |statistics| numbers(statistics) / rows);
     let types = [keys.dtype, values.dtype, indices.dtype].map(dtype_to_storage_type);
-    let (counted, filled) = (tracks.is_some(), padding.is_some());
+    let (counted, filled) = (statistics.is_some(), padding.is_some());
     kernel::compact::launch(
         &client,
         CubeCount::Static(rows as u32, (row_cubes + planes * column_cubes) as u32, 1),
@@ -54,13 +55,13 @@ pub(super) fn launch(
         keys.clone().into_tensor_arg(),
         values.into_tensor_arg(),
         positions.into_tensor_arg(),
-        tracks.unwrap_or(keys).into_tensor_arg(),
+        statistics.unwrap_or(keys).into_tensor_arg(),
         indices.clone().into_tensor_arg(),
         padding.unwrap_or(indices).into_tensor_arg(),
         kept_keys.clone().into_tensor_arg(),
         kept_values.clone().into_tensor_arg(),
         kept_positions.clone().into_tensor_arg(),
-        kept_tracks.clone().into_tensor_arg(),
+        kept_statistics.clone().into_tensor_arg(),
         row_cubes,
         column_cubes,
         vectors,
@@ -68,5 +69,5 @@ pub(super) fn launch(
         filled,
         types,
     );
-    (kept_keys, kept_values, kept_positions, kept_tracks)
+    (kept_keys, kept_values, kept_positions, kept_statistics)
 }

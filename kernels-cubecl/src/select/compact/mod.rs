@@ -9,16 +9,16 @@ use self::backend::CompactBackend;
 use crate::common::{
     check::Check,
     copy_rows::{UNITS, rows_of_cube},
-    tracks,
+    statistics,
 };
 
 /// The selected entries with all that is known of them, in one launch: the end of every eviction.
 /// Before those of a head that keeps fewer than the widest stand padding columns, which get
-/// position −1 and zeros in the tracks, and the key and value they point at.
+/// position −1 and zeros in the statistics, and the key and value they point at.
 ///
 /// Keys and values are copied by the widest vectors that device, alignment and strides allow, 16
 /// bytes on a GPU, one per unit and tensor; the rows of a cube lie side by side where it writes.
-/// Positions and tracks are copied by other cubes of the same launch, one column per unit.
+/// Positions and statistics are copied by other cubes of the same launch, one column per unit.
 ///
 /// It reads and writes kept · head_dim · (bytes of a key and of a value) a batch row and kv head,
 /// twice that in all, and 8 bytes for each index and position and number of a track. It computes
@@ -33,7 +33,7 @@ use crate::common::{
 /// has no kernels or cannot launch so much.
 pub fn compact(entries: Entries, selection: &Selection) -> Result<Entries> {
     check(&entries, selection)?;
-    let Entries { keys, values, positions, tracks, .. } = entries;
+    let Entries { keys, values, positions, statistics, .. } = entries;
     let Selection { indices, counts } = selection.clone();
     let kept = indices.dims()[2];
     let filled = counts.iter().any(|&count| count != kept);
@@ -46,15 +46,16 @@ pub fn compact(entries: Entries, selection: &Selection) -> Result<Entries> {
     };
     let indices = indices.into_dispatch();
     let keys = keys.into_dispatch();
-    // Another tensor stands in for tracks that are not there.
-    let counted = !tracks.is_empty();
-    let of_tracks =
-        tracks.stacked().map_or_else(|| keys.clone(), |tracks| tracks.clone().into_dispatch());
-    let (keys, values, positions, of_tracks) = Dispatch::compact_entries(
+    // Another tensor stands in for statistics that are not there.
+    let counted = !statistics.is_empty();
+    let of_statistics = statistics
+        .stacked()
+        .map_or_else(|| keys.clone(), |statistics| statistics.clone().into_dispatch());
+    let (keys, values, positions, of_statistics) = Dispatch::compact_entries(
         keys,
         values.into_dispatch(),
         positions.into_dispatch(),
-        of_tracks,
+        of_statistics,
         indices,
         padding,
         counted,
@@ -64,13 +65,13 @@ pub fn compact(entries: Entries, selection: &Selection) -> Result<Entries> {
         keys: Tensor::from_dispatch(keys),
         values: Tensor::from_dispatch(values),
         positions: Tensor::from_dispatch(positions),
-        tracks: tracks.map(|_| Tensor::from_dispatch(of_tracks)),
+        statistics: statistics.map(|_| Tensor::from_dispatch(of_statistics)),
         clustering: None,
     })
 }
 
 fn check(entries: &Entries, selection: &Selection) -> Result<()> {
-    let Entries { keys, values, positions, tracks, clustering } = entries;
+    let Entries { keys, values, positions, statistics, clustering } = entries;
     let Selection { indices, counts } = selection;
     let check = Check::new("compact", &keys.device())?;
     let [batch, kv_heads, columns, head_dim] = keys.dims();
@@ -93,7 +94,7 @@ fn check(entries: &Entries, selection: &Selection) -> Result<()> {
     for &count in counts {
         check.value("counts", count, count <= kept, format!("at most {kept}"))?;
     }
-    let planes = 1 + tracks::check(&check, tracks, [batch, kv_heads, columns])?;
+    let planes = 1 + statistics::check(&check, statistics, [batch, kv_heads, columns])?;
     check.countable("keys", &keys.dims())?;
     check.countable("the keys kept", &[rows, kept, head_dim])?;
     // What is copied a number at a time takes most cubes.
@@ -101,6 +102,6 @@ fn check(entries: &Entries, selection: &Selection) -> Result<()> {
     check.cubes([rows, cubes, 1])?;
     let hardware = &check.client().properties().hardware;
     // With what the kernel is told of their shapes.
-    check.tensors(if tracks.is_empty() { 8 } else { 10 })?;
+    check.tensors(if statistics.is_empty() { 8 } else { 10 })?;
     check.at_most("units of a cube", UNITS, hardware.max_units_per_cube as usize)
 }

@@ -57,7 +57,7 @@ pub enum Allocate {
     HeadProfile {
         /// One part in so many is shared out by score.
         beta: f64,
-        /// The score.
+        /// Scores of the heads.
         scores: HeadScore,
     },
     /// CompressKV: more for layers that a profile says suffer.

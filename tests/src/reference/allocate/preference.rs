@@ -3,7 +3,7 @@
 use super::apportion;
 use crate::reference::ModelCache;
 use crate::reference::margin::Margin;
-use crate::reference::score::variance::moments;
+use crate::reference::score::cake::moments;
 use crate::reference::score::window::{outside, window_weights};
 
 /// `spread^(1/tau1) · movement^(1/tau2)`, over the entries before the last `window` tokens.

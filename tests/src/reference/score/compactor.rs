@@ -1,6 +1,6 @@
 //! Compactor: leverage and the attention of a token's own chunk.
 
-use super::{Pool, chunk_attention, leverage};
+use super::{Pool, leverage, non_causal};
 use crate::reference::ModelCache;
 
 /// Numbers behind the first `sinks` of each head with mean 0 and deviation 1 over all heads; the
@@ -31,7 +31,7 @@ pub fn scores(
     let goes = 1.0 - (cache.budget(layer) as f64 / held as f64).min(1.0);
     let blend = blend.unwrap_or(goes);
     let of_space = normalized(&leverage::scores(heads, sinks, ridge), sinks);
-    let of_chunk = normalized(&chunk_attention::scores(heads, pool), sinks);
+    let of_chunk = normalized(&non_causal::scores(heads, pool), sinks);
     let sum =
         |(a, b): (&Vec<f64>, &Vec<f64>)| a.iter().zip(b).map(|(a, b)| blend * a + b).collect();
     of_space.iter().zip(&of_chunk).map(sum).collect()

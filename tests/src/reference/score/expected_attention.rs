@@ -1,6 +1,6 @@
 //! Expected Attention and CapKV: what the queries to come will look for, from those that came.
 
-use super::key_norm::length;
+use super::knorm::length;
 use super::leverage::solve;
 use crate::reference::attention::weights;
 use crate::reference::{Head, ModelCache};
@@ -85,7 +85,7 @@ pub fn scores(cache: &ModelCache, layer: usize, future: usize, epsilon: f64) -> 
 /// CapKV, `[kv_heads][entries]`, zero for sinks.
 pub fn capacities(cache: &ModelCache, layer: usize, future: usize, tau: f64) -> Vec<Vec<f64>> {
     of_heads(cache, layer, future, |next, keys, values| {
-        let cosine = |key: &Vec<f64>| super::key_difference::cosine(key, &next.mean);
+        let cosine = |key: &Vec<f64>| super::keydiff::cosine(key, &next.mean);
         let cosines: Vec<f64> = keys.iter().map(cosine).collect();
         let highest = cosines.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> =

@@ -2,33 +2,33 @@
 
 pub mod accumulated;
 pub mod block_wise;
-pub mod chunk_attention;
+pub mod cake;
+pub mod chunkkv;
 pub mod compactor;
-pub mod critical;
-pub mod cur;
-pub mod drop_error;
+pub mod criticalkv;
+pub mod curdkv;
+pub mod dropkv;
+pub mod ems;
 pub mod entropy_gated;
 pub mod expected_attention;
-pub mod global_local;
-pub mod key_difference;
-pub mod key_norm;
-pub mod lag_relative;
+pub mod finch;
+pub mod keydiff;
+pub mod knorm;
+pub mod lagkv;
 pub mod leverage;
-pub mod query_direction;
-pub mod question;
+pub mod non_causal;
+pub mod q_filter;
 pub mod random;
-pub mod redundancy;
-pub mod robust;
-pub mod trigonometric;
-pub mod variance;
-pub mod whole_chunks;
+pub mod rkv;
+pub mod roco;
+pub mod triattention;
 pub mod window;
 
 use super::ModelCache;
 use super::margin::Margin;
 
-pub use global_local::From;
-pub use whole_chunks::Inner;
+pub use chunkkv::Inner;
+pub use ems::From;
 pub use window::{Heads, Pick, Pool, Window};
 
 /// A score of entries.
@@ -245,24 +245,24 @@ impl Score {
             Self::Robust { std_share } => {
                 // Halves of the least tokens make none.
                 let first = (std_share * cache.budget(layer) as f64).floor() as usize;
-                robust::scores(heads, first, margin)
+                roco::scores(heads, first, margin)
             }
             Self::Window(window) => window.scores(cache, layer),
             Self::Variance { window, gamma, pool } => {
-                variance::scores(cache, layer, window, gamma, pool)
+                cake::scores(cache, layer, window, gamma, pool)
             }
             Self::GlobalLocal { window, pool, from, pool_window } => {
-                global_local::scores(&cache.layers[layer], window, pool, from, pool_window)
+                ems::scores(&cache.layers[layer], window, pool, from, pool_window)
             }
-            Self::KeyNorm => key_norm::scores(heads),
-            Self::KeyDifference => key_difference::scores(heads),
+            Self::KeyNorm => knorm::scores(heads),
+            Self::KeyDifference => keydiff::scores(heads),
             Self::Random { seed } => random::scores(heads, seed, layer),
             Self::LagRelative { lag } => {
-                lag_relative::scores(heads, cache.settings.method.sinks, lag, margin)
+                lagkv::scores(heads, cache.settings.method.sinks, lag, margin)
             }
-            Self::Cur { window } => cur::scores(heads, window),
+            Self::Cur { window } => curdkv::scores(heads, window),
             Self::Leverage { ridge } => leverage::scores(heads, cache.settings.method.sinks, ridge),
-            Self::Chunk { pool, .. } => chunk_attention::scores(heads, pool),
+            Self::Chunk { pool, .. } => non_causal::scores(heads, pool),
             Self::Compactor { ridge, pool, blend, .. } => {
                 compactor::scores(cache, layer, ridge, pool, blend)
             }
@@ -272,23 +272,21 @@ impl Score {
             Self::Capacity { future, tau } => {
                 expected_attention::capacities(cache, layer, future, tau)
             }
-            Self::Redundancy { window, lambda } => redundancy::scores(cache, layer, window, lambda),
+            Self::Redundancy { window, lambda } => rkv::scores(cache, layer, window, lambda),
             Self::Critical { inner, first, epsilon } => {
-                critical::scores(cache, layer, inner, first, epsilon, margin)
+                criticalkv::scores(cache, layer, inner, first, epsilon, margin)
             }
-            Self::Chunks { length, inner } => {
-                whole_chunks::scores(cache, layer, length, inner, margin)
-            }
+            Self::Chunks { length, inner } => chunkkv::scores(cache, layer, length, inner, margin),
             Self::Gated { length, few, inner } => {
                 entropy_gated::scores(cache, layer, (length, few), inner, margin)
             }
             Self::Blocks { length, inner } => {
                 block_wise::scores(cache, layer, length, inner, margin)
             }
-            Self::Drop { window, pool } => drop_error::scores(cache, layer, window, pool),
-            Self::Direction => query_direction::scores(cache, layer),
-            Self::Trigonometric { future } => trigonometric::scores(cache, layer, future),
-            Self::Question { window } => question::scores(cache, layer, window),
+            Self::Drop { window, pool } => dropkv::scores(cache, layer, window, pool),
+            Self::Direction => q_filter::scores(cache, layer),
+            Self::Trigonometric { future } => triattention::scores(cache, layer, future),
+            Self::Question { window } => finch::scores(cache, layer, window),
             Self::Repeat { .. } | Self::Reread { .. } => panic!("there is no second pass"),
         }
     }

@@ -48,7 +48,7 @@ struct State {
     offsets: Tensor<1, Int>,
     clustering: Clustering,
     positions: Tensor<3, Int>,
-    tracks: AttentionStatistics,
+    statistics: AttentionStatistics,
 }
 
 /// A new token of each head, and the numbers of a step.
@@ -101,15 +101,15 @@ impl Case {
         Tensor::from_data(TensorData::new(numbers, [batch, heads, width]), device)
     }
 
-    fn tracks(&self, numbers: &[f32], width: usize, device: &Device) -> AttentionStatistics {
+    fn statistics(&self, numbers: &[f32], width: usize, device: &Device) -> AttentionStatistics {
         let [batch, heads, _] = self.dims;
         let [kinds, group] = self.statistics;
-        let mut tracks =
+        let mut statistics =
             AttentionStatistics::zeros(&KINDS[..kinds], [batch, heads * group, width], device);
-        if let Some(stacked) = tracks.stacked_mut() {
+        if let Some(stacked) = statistics.stacked_mut() {
             *stacked = Self::floats(numbers, stacked.dims(), DType::F32, device);
         }
-        tracks
+        statistics
     }
 
     /// The same layer on each device.
@@ -193,7 +193,7 @@ impl Case {
                 ),
             },
             positions: self.ints(positions.clone(), self.width, device),
-            tracks: self.tracks(&before, self.width, device),
+            statistics: self.statistics(&before, self.width, device),
         })
     }
 
@@ -280,8 +280,8 @@ impl Case {
             offsets: state.offsets.clone(),
             clustering: &mut state.clustering,
             positions: &mut state.positions,
-            tracks: &mut state.tracks,
-            counted: self.tracks(&arrival.counted, columns, &device),
+            statistics: &mut state.statistics,
+            counted: self.statistics(&arrival.counted, columns, &device),
             scores: Self::floats(&arrival.scores, [batch, heads, columns], DType::F32, &device),
             new_keys: Self::floats(&arrival.keys, new, dtype, &device),
             new_values: Self::floats(&arrival.values, new, dtype, &device),
@@ -345,8 +345,8 @@ fn same(found: &State, expected: &State, dtype: DType, of: &str) {
     };
     assert_eq!(sorted(a), sorted(b), "tokens by cluster of {of}");
     let floats = |x: Tensor<3>| x.cast(DType::F32).try_into_vec_as::<f32>().unwrap();
-    let tracks = |x: &State| x.tracks.stacked().cloned().map(floats);
-    assert_eq!(tracks(found), tracks(expected), "statistics of {of}");
+    let statistics = |x: &State| x.statistics.stacked().cloned().map(floats);
+    assert_eq!(statistics(found), statistics(expected), "statistics of {of}");
     let all = |x: &State| {
         let rows = [&x.keys, &x.values].map(|rows| rows.clone().unsqueeze_dim::<3>(0));
         let [keys, values] = rows.map(floats);

@@ -1,5 +1,5 @@
 //! Columns of EMS clusters, extended, assigned and reordered: heads of one length and of many,
-//! columns that hold nothing, tracks of query heads, more columns than a cube has units.
+//! columns that hold nothing, statistics of query heads, more columns than a cube has units.
 
 use briquette::ops::{
     AssignClustersInput, AssignClustersOutput, AttentionStatistics, ClusterOps, ExtendInput,
@@ -62,12 +62,12 @@ struct Drawn {
     order: Vec<i64>,
     norms: Vec<f32>,
     lengths: Vec<f32>,
-    tracks: Vec<Vec<f32>>,
+    statistics: Vec<Vec<f32>>,
     new_positions: Vec<i64>,
     new_clusters: Vec<i64>,
     new_representatives: Vec<i64>,
     new_norms: Vec<f32>,
-    new_tracks: Vec<Vec<f32>>,
+    new_statistics: Vec<Vec<f32>>,
 }
 
 impl Case {
@@ -100,8 +100,8 @@ impl Case {
     fn draw(&self) -> Drawn {
         let mut rng = ChaCha8Rng::seed_from_u64(self.columns as u64);
         let mut drawn = Drawn {
-            tracks: vec![Vec::new(); self.groups.len()],
-            new_tracks: vec![Vec::new(); self.groups.len()],
+            statistics: vec![Vec::new(); self.groups.len()],
+            new_statistics: vec![Vec::new(); self.groups.len()],
             ..Drawn::default()
         };
         for &(count, clusters) in &self.counts {
@@ -181,7 +181,7 @@ impl Case {
 
         let norms: Vec<f32> = (0..columns).map(|_| rng.random_range(0.5..2.0)).collect();
         let lengths: Vec<f32> = (0..rows).map(|_| rng.random_range(0.5..2.0)).collect();
-        let tracks: Vec<Vec<f32>> = self
+        let statistics: Vec<Vec<f32>> = self
             .groups
             .iter()
             .map(|group| (0..group * columns).map(|_| rng.random_range(0.0..5.0)).collect())
@@ -194,7 +194,7 @@ impl Case {
         drawn.new_norms.extend((0..width).map(|place| {
             held(place).map_or(0.0, |column| norms[column] * lengths[row_of[column] as usize])
         }));
-        for (to, from) in drawn.new_tracks.iter_mut().zip(&tracks) {
+        for (to, from) in drawn.new_statistics.iter_mut().zip(&statistics) {
             for track in from.chunks(columns) {
                 to.extend((0..width).map(|place| held(place).map_or(0.0, |column| track[column])));
             }
@@ -218,7 +218,7 @@ impl Case {
         drawn.scores.extend(scores);
         drawn.norms.extend(norms);
         drawn.lengths.extend(lengths);
-        drawn.tracks.iter_mut().zip(tracks).for_each(|(all, track)| all.extend(track));
+        drawn.statistics.iter_mut().zip(statistics).for_each(|(all, track)| all.extend(track));
     }
 
     fn counts(&self) -> [Vec<usize>; 2] {
@@ -276,11 +276,11 @@ impl Case {
         let heads = self.lists[1];
         let kinds =
             [Statistic::Sums, Statistic::Squares, Statistic::LocalPast, Statistic::LocalCurrent];
-        let all = drawn.tracks.iter().zip(&self.groups).zip(kinds);
+        let all = drawn.statistics.iter().zip(&self.groups).zip(kinds);
         let track = |((track, group), kind): ((&Vec<f32>, &usize), Statistic)| {
             (kind, self.floats(track, heads * group, device))
         };
-        let tracks = AttentionStatistics::new(all.map(track));
+        let statistics = AttentionStatistics::new(all.map(track));
         ReorderTokensInput {
             columns: self.ints(&drawn.left, device),
             clusters: self.ints(&drawn.of_left, device),
@@ -292,7 +292,7 @@ impl Case {
             norms: self.floats(&drawn.norms, heads, device),
             lengths: self.floats(&drawn.lengths, heads, device),
             positions: self.ints(&drawn.positions, device),
-            tracks,
+            statistics,
         }
     }
 }
@@ -323,8 +323,9 @@ impl Drawn {
         assert_eq!(integers(found.cluster_of_token), self.new_clusters);
         assert_eq!(integers(found.representatives), self.new_representatives);
         assert_eq!(numbers(found.norms), self.new_norms);
-        let tracks: Vec<Vec<f32>> = found.tracks.iter().map(|(_, track)| numbers(track)).collect();
-        assert_eq!(tracks, self.new_tracks);
+        let statistics: Vec<Vec<f32>> =
+            found.statistics.iter().map(|(_, track)| numbers(track)).collect();
+        assert_eq!(statistics, self.new_statistics);
     }
 }
 
@@ -363,7 +364,7 @@ fn regroup_of_cases() {
                 order: turned(call.order.clone()),
                 representatives: turned(call.representatives.clone()),
                 norms: turned(call.norms.clone()),
-                tracks: call.tracks.clone().map(turned),
+                statistics: call.statistics.clone().map(turned),
                 ..call.clone()
             };
             for call in [call, elsewhere] {

@@ -97,7 +97,7 @@ fn row_weights_by_tensor_operations() {
     }
 }
 
-/// Heads of tracks and of scores, columns, window, pool.
+/// Heads of statistics and of scores, columns, window, pool.
 const SCORES: [([usize; 4], usize, Option<Pool>); 7] = [
     ([1, 1, 1, 1], 1, None),
     ([1, 2, 2, 5], 8, None),
@@ -110,7 +110,7 @@ const SCORES: [([usize; 4], usize, Option<Pool>); 7] = [
 ];
 
 /// Inputs of [`global_local`], and the expected output. The first head has received nothing.
-fn tracks(
+fn statistics(
     case: [usize; 4],
     window: usize,
     pool: Option<Pool>,
@@ -167,7 +167,7 @@ fn tracks(
 fn global_local_of_cases() {
     for backend in all_backends() {
         for (case, window, pool) in SCORES {
-            let (call, expected) = tracks(case, window, pool, &backend.device);
+            let (call, expected) = statistics(case, window, pool, &backend.device);
             poison(&backend.device, &[expected.len()]);
             let elsewhere = GlobalLocalInput {
                 sums: turned(call.sums.clone()),
@@ -190,7 +190,7 @@ fn global_local_of_cases() {
 fn global_local_by_tensor_operations() {
     for backend in all_backends() {
         for (case, window, pool) in SCORES {
-            let (call, expected) = tracks(case, window, pool, &backend.device);
+            let (call, expected) = statistics(case, window, pool, &backend.device);
             let found = Reference.global_local(call).unwrap();
             close(&numbers(found), &expected, DType::F32, 1e-5);
         }
@@ -332,7 +332,7 @@ fn scores_that_do_not_fit_are_refused() {
         };
         assert_eq!(row_weights(many).unwrap_err(), expected);
 
-        let good = tracks([1, 4, 2, 8], 2, None, device).0;
+        let good = statistics([1, 4, 2, 8], 2, None, device).0;
         let even = GlobalLocalInput { pool: Some(Pool::avg(4)), ..good.clone() };
         assert_eq!(global_local(even).unwrap_err(), wrong_value("global_local", "pool", 4, "odd"));
         let heads = GlobalLocalInput { kv_heads: 3, ..good };

@@ -42,7 +42,7 @@ struct Layer {
     keys: Tensor<4>,
     values: Tensor<4>,
     positions: Tensor<3, Int>,
-    tracks: AttentionStatistics,
+    statistics: AttentionStatistics,
     new_keys: Tensor<4>,
     new_values: Tensor<4>,
     new_positions: Tensor<3, Int>,
@@ -72,7 +72,7 @@ impl Case {
             keys,
             values,
             positions: integers(&positions, device).reshape([batch, heads, capacity]),
-            tracks: AttentionStatistics::new((0..kinds).map(of_kind)),
+            statistics: AttentionStatistics::new((0..kinds).map(of_kind)),
             new_keys,
             new_values,
             new_positions: integers(&of_rows, device)
@@ -90,7 +90,11 @@ fn read(layer: &Layer) -> Numbers {
         numbers(layer.keys.clone()),
         numbers(layer.values.clone()),
         layer.positions.clone().try_into_vec_as::<i64>().unwrap(),
-        layer.tracks.stacked().map(|tracks| numbers(tracks.clone())).unwrap_or_default(),
+        layer
+            .statistics
+            .stacked()
+            .map(|statistics| numbers(statistics.clone()))
+            .unwrap_or_default(),
     )
 }
 
@@ -98,7 +102,7 @@ impl Layer {
     /// Numbers that it holds with the token in a column of each head, computed on the host.
     fn with_token(&self, column: impl Fn(usize) -> usize) -> Numbers {
         let [_, heads, capacity, head_dim] = self.keys.dims();
-        let (mut keys, mut values, mut positions, mut tracks) = read(self);
+        let (mut keys, mut values, mut positions, mut statistics) = read(self);
         let new = (numbers(self.new_keys.clone()), numbers(self.new_values.clone()));
         for list in 0..positions.len() / capacity {
             let column = column(list);
@@ -108,11 +112,11 @@ impl Layer {
             positions[list * capacity + column] = 1000 + (list / heads) as i64;
         }
         let lists = positions.len() / capacity;
-        let group = self.tracks.stacked().map_or(1, |tracks| tracks.dims()[1] / heads);
-        for (row, numbers) in tracks.chunks_mut(capacity).enumerate() {
+        let group = self.statistics.stacked().map_or(1, |statistics| statistics.dims()[1] / heads);
+        for (row, numbers) in statistics.chunks_mut(capacity).enumerate() {
             numbers[column(row / group % lists)] = 0.0;
         }
-        (keys, values, positions, tracks)
+        (keys, values, positions, statistics)
     }
 
     fn input<'a>(&'a mut self, column: AppendColumn<'a>) -> AppendInput<'a> {
@@ -120,7 +124,7 @@ impl Layer {
             keys: &mut self.keys,
             values: &mut self.values,
             positions: &mut self.positions,
-            tracks: &mut self.tracks,
+            statistics: &mut self.statistics,
             new_keys: self.new_keys.clone(),
             new_values: self.new_values.clone(),
             new_positions: self.new_positions.clone(),

@@ -32,11 +32,11 @@ fn the_mean_of_the_query_heads_is_added() {
         for (seed, [batch, heads, group, columns, kinds]) in CASES.into_iter().enumerate() {
             let (weights, of_queries) = drawn([batch, heads * group, columns], seed, device);
             for added in [&KINDS[..1], &[KINDS[3], KINDS[0]], &KINDS[1..2], &KINDS[..2]] {
-                let (mut expected, mut tracks) = (Vec::new(), Vec::new());
+                let (mut expected, mut statistics) = (Vec::new(), Vec::new());
                 for (place, kind) in KINDS.into_iter().take(kinds).enumerate() {
                     let dims = [batch, heads, columns];
                     let (mut before, tensor) = drawn(dims, 10 + seed + place, device);
-                    tracks.push((kind, tensor));
+                    statistics.push((kind, tensor));
                     if added.contains(&kind) {
                         for (at, number) in before.iter_mut().enumerate() {
                             let (list, column) = (at / columns, at % columns);
@@ -51,7 +51,7 @@ fn the_mean_of_the_query_heads_is_added() {
                     expected.extend(before);
                 }
                 let input = CountInput {
-                    tracks: AttentionStatistics::new(tracks),
+                    statistics: AttentionStatistics::new(statistics),
                     weights: of_queries.clone(),
                     kinds: added,
                 };
@@ -68,12 +68,12 @@ fn what_does_not_fit_is_refused() {
     for backend in kernel_backends() {
         let device = &backend.device;
         let refused = |heads, query_heads, columns| {
-            let (_, tracks) = drawn([2, heads, 7], 1, device);
+            let (_, statistics) = drawn([2, heads, 7], 1, device);
             let (_, weights) = drawn([2, query_heads, columns], 2, device);
-            let tracks = AttentionStatistics::new([(Statistic::Sums, tracks)]);
-            count(CountInput { tracks, weights, kinds: &KINDS[..1] }).unwrap_err()
+            let statistics = AttentionStatistics::new([(Statistic::Sums, statistics)]);
+            count(CountInput { statistics, weights, kinds: &KINDS[..1] }).unwrap_err()
         };
         assert_eq!(refused(2, 3, 7), wrong_value("count", "query_heads", 3, "a multiple of 2"));
-        assert_eq!(refused(2, 4, 6), wrong_shape("count", "tracks", &[2, 2, 7], &[2, 2, 6]));
+        assert_eq!(refused(2, 4, 6), wrong_shape("count", "statistics", &[2, 2, 7], &[2, 2, 6]));
     }
 }

@@ -381,7 +381,7 @@ impl Layer {
         close(&rows(&state.keys), &after.rows(|head| head.keys.clone()), dtype, tolerance);
         close(&rows(&state.values), &after.rows(|head| head.values.clone()), dtype, tolerance);
         for (kind, of) in KINDS.iter().enumerate().take(self.kinds) {
-            let found = numbers(state.tracks.get(*of).unwrap().narrow(2, 0, width));
+            let found = numbers(state.statistics.get(*of).unwrap().narrow(2, 0, width));
             let expected = after.statistics(width, false, &backend.device).get(KINDS[kind]);
             assert_eq!(found, numbers(expected.unwrap()));
         }
@@ -446,7 +446,7 @@ struct State {
     new: [Tensor<4>; 2],
     new_positions: Tensor<3, Int>,
     positions: Tensor<3, Int>,
-    tracks: AttentionStatistics,
+    statistics: AttentionStatistics,
     counted: AttentionStatistics,
     scores: Tensor<3>,
 }
@@ -489,7 +489,7 @@ impl State {
             new: [new_keys, new_values],
             new_positions: ints(layer.rectangle(1, 0, last), 1),
             positions: ints(layer.rectangle(width, -1, own), width),
-            tracks: layer.statistics(width, is_ragged, device),
+            statistics: layer.statistics(width, is_ragged, device),
             counted: layer.statistics(columns, false, device),
             scores: layer.scalars(device, |head| head.scores.clone()),
         }
@@ -528,7 +528,7 @@ impl State {
         EvictInput {
             rows,
             positions: &mut self.positions,
-            tracks: &mut self.tracks,
+            statistics: &mut self.statistics,
             counted: self.counted.clone(),
             scores: self.scores.clone(),
             sinks: layer.sinks,
@@ -545,16 +545,16 @@ fn layers(dtype: DType) -> Vec<Layer> {
     let mut all = Vec::new();
     for (number, count) in [1, 2, 16, 255, 256, 257, 700].into_iter().enumerate() {
         let dims = [[1, 1, 8], [2, 3, 64], [1, 2, 128]][number % 3];
-        let tracks = [[1, 1], [2, 3], [0, 1]][number % 3];
+        let statistics = [[1, 1], [2, 3], [0, 1]][number % 3];
         let limit = limits[number % limits.len()];
         let other = limits[(number + 2) % limits.len()];
-        all.push(Layer::new(dims, tracks, &[count], limit, false, false, dtype));
-        all.push(Layer::new(dims, tracks, &[count], other, true, false, dtype));
+        all.push(Layer::new(dims, statistics, &[count], limit, false, false, dtype));
+        all.push(Layer::new(dims, statistics, &[count], other, true, false, dtype));
         let counts = [count, count.div_ceil(2), count, 1, count.div_ceil(3)];
-        all.push(Layer::new([2, 2, dims[2]], tracks, &counts, limit, false, true, dtype));
-        all.push(Layer::new([2, 2, dims[2]], tracks, &counts, other, true, true, dtype));
+        all.push(Layer::new([2, 2, dims[2]], statistics, &counts, limit, false, true, dtype));
+        all.push(Layer::new([2, 2, dims[2]], statistics, &counts, other, true, true, dtype));
         let layer = |counts: &[usize], gaps, is_ragged| {
-            Layer::new([2, 2, dims[2]], tracks, counts, limit, gaps, is_ragged, dtype)
+            Layer::new([2, 2, dims[2]], statistics, counts, limit, gaps, is_ragged, dtype)
         };
         // Free slots in rows of the batch, in single heads, and nowhere.
         let free: [&[usize]; 3] = [&[3, 3, 0, 0], &[0, 1, 700, 300], &[0]];

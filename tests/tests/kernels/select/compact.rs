@@ -23,7 +23,7 @@ const KINDS: [Statistic; 5] = [
 ];
 
 /// Statistics of different kinds.
-fn tracks(tensors: impl IntoIterator<Item = Tensor<3>>) -> AttentionStatistics {
+fn statistics(tensors: impl IntoIterator<Item = Tensor<3>>) -> AttentionStatistics {
     AttentionStatistics::new(KINDS.into_iter().zip(tensors))
 }
 
@@ -34,10 +34,10 @@ struct Case {
     columns: usize,
     head_dim: usize,
     /// Heads of each track, as many of all.
-    tracks: Vec<usize>,
+    statistics: Vec<usize>,
     keys: Tensor<4>,
     values: Tensor<4>,
-    of_tracks: Vec<Tensor<4>>,
+    of_statistics: Vec<Tensor<4>>,
     /// One ascending list a batch row and kv head.
     lists: Vec<Vec<usize>>,
 }
@@ -45,7 +45,7 @@ struct Case {
 impl Case {
     fn new(
         [batch, kv_heads, columns, head_dim]: [usize; 4],
-        tracks: &[usize],
+        statistics: &[usize],
         counts: &[usize],
         dtypes: [DType; 2],
     ) -> Self {
@@ -53,8 +53,10 @@ impl Case {
         let mut noise = Noise::new(columns as u64);
         let shape = [batch, kv_heads, columns, head_dim];
         let [keys, values] = dtypes.map(|dtype| noise.tensor(shape, &host).cast(dtype));
-        let of_tracks =
-            tracks.iter().map(|&heads| noise.tensor([batch, heads, columns, 1], &host)).collect();
+        let of_statistics = statistics
+            .iter()
+            .map(|&heads| noise.tensor([batch, heads, columns, 1], &host))
+            .collect();
         let mut rng = ChaCha8Rng::seed_from_u64(head_dim as u64);
         let list = |row: usize| {
             let mut list = sample(&mut rng, columns, counts[row % counts.len()]).into_vec();
@@ -62,8 +64,8 @@ impl Case {
             list
         };
         let lists = (0..batch * kv_heads).map(list).collect();
-        let tracks = tracks.to_vec();
-        Self { batch, kv_heads, columns, head_dim, tracks, keys, values, of_tracks, lists }
+        let statistics = statistics.to_vec();
+        Self { batch, kv_heads, columns, head_dim, statistics, keys, values, of_statistics, lists }
     }
 
     fn positions(&self) -> Vec<i64> {
@@ -78,8 +80,8 @@ impl Case {
             keys: self.keys.clone().to_device(device),
             values: self.values.clone().to_device(device),
             positions: Tensor::from_data(positions, device),
-            tracks: tracks(
-                self.of_tracks
+            statistics: statistics(
+                self.of_statistics
                     .iter()
                     .map(|track| track.clone().to_device(device).squeeze_dim::<3>(3)),
             ),
@@ -120,9 +122,9 @@ impl Case {
         for (found, (row, entry, is_padding)) in positions.iter().zip(&places) {
             assert_eq!(*found, if *is_padding { -1 } else { given[row * columns + entry] });
         }
-        assert_eq!(found.tracks.len(), self.tracks.len());
+        assert_eq!(found.statistics.len(), self.statistics.len());
         for (((kind, found), given), (&heads, expected)) in
-            found.tracks.iter().zip(&self.of_tracks).zip(self.tracks.iter().zip(KINDS))
+            found.statistics.iter().zip(&self.of_statistics).zip(self.statistics.iter().zip(KINDS))
         {
             assert_eq!(kind, expected);
             assert_eq!(found.dims(), [batch, heads, width]);
@@ -186,7 +188,7 @@ fn compact_takes_entries_as_they_lie() {
         let device = backend.device.clone();
         let case = Case::new([2, 2, 64, 32], &[4, 4], &[30, 31, 1, 33], [DType::F32; 2]);
         // A part of buffers with room for more, as a store hands it out.
-        let Entries { keys, values, positions, tracks, .. } = case.entries(&device);
+        let Entries { keys, values, positions, statistics, .. } = case.entries(&device);
         let wide = |x: Tensor<4>| Tensor::cat(vec![x.clone(), x.zeros_like()], 2).narrow(2, 0, 64);
         let wide_scalars =
             |x: Tensor<3>| Tensor::cat(vec![x.clone(), x.zeros_like()], 2).narrow(2, 0, 64);
@@ -195,7 +197,7 @@ fn compact_takes_entries_as_they_lie() {
             values: wide(values.clone()),
             positions: Tensor::cat(vec![positions.clone(), positions.zeros_like()], 2)
                 .narrow(2, 0, 64),
-            tracks: tracks.clone().map(wide_scalars),
+            statistics: statistics.clone().map(wide_scalars),
             clustering: None,
         };
         case.check(&backend, of_buffers);
@@ -203,7 +205,7 @@ fn compact_takes_entries_as_they_lie() {
             keys: turned(keys.clone()),
             values: values.clone(),
             positions: positions.clone(),
-            tracks: tracks.clone(),
+            statistics: statistics.clone(),
             clustering: None,
         };
         case.check(&backend, of_turned);
@@ -211,7 +213,7 @@ fn compact_takes_entries_as_they_lie() {
             keys,
             values: turned(values),
             positions: positions.permute([2, 0, 1]).add_scalar(0).permute([1, 2, 0]),
-            tracks: tracks.map(|x| x.permute([2, 1, 0]).add_scalar(0.0).permute([2, 1, 0])),
+            statistics: statistics.map(|x| x.permute([2, 1, 0]).add_scalar(0.0).permute([2, 1, 0])),
             clustering: None,
         };
         case.check(&backend, all_turned);
@@ -289,11 +291,14 @@ fn compact_refuses_what_does_not_fit() {
             shape("positions", &[2, 2, 4], &[2, 2, 6])
         );
         let track =
-            |heads, columns| tracks([Tensor::zeros([2, heads, columns], (device, DType::F32))]);
-        assert_eq!(refused(&|it| it.tracks = track(2, 5)), shape("tracks", &[2, 2, 5], &[2, 2, 6]));
+            |heads, columns| statistics([Tensor::zeros([2, heads, columns], (device, DType::F32))]);
         assert_eq!(
-            refused(&|it| it.tracks = track(3, 6)),
-            value("the heads of tracks", 3, "a multiple of 2")
+            refused(&|it| it.statistics = track(2, 5)),
+            shape("statistics", &[2, 2, 5], &[2, 2, 6])
+        );
+        assert_eq!(
+            refused(&|it| it.statistics = track(3, 6)),
+            value("the heads of statistics", 3, "a multiple of 2")
         );
         let nothing = Selection::of_heads(&[[0_usize; 0]; 4], 2, device);
         assert_eq!(

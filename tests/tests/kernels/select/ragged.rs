@@ -210,7 +210,7 @@ fn lists_that_do_not_fit_are_refused() {
     }
 }
 
-/// Entries of `[batch, heads, columns]`, all numbers different; so many tracks, of so many heads
+/// Entries of `[batch, heads, columns]`, all numbers different; so many statistics, of so many heads
 /// for each.
 fn entries(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) -> Entries {
     let [batch, heads, width] = dims;
@@ -228,12 +228,12 @@ fn entries(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) ->
     let track = |(index, (group, kind)): (usize, (&usize, Statistic))| {
         (kind, floats(batch * heads * group, first * (index + 2), width))
     };
-    let tracks = AttentionStatistics::new(groups.iter().zip(kinds).enumerate().map(track));
+    let statistics = AttentionStatistics::new(groups.iter().zip(kinds).enumerate().map(track));
     Entries {
         keys: rows(first),
         values: rows(3 * first),
         positions: Tensor::from_data(TensorData::new(positions, dims), device),
-        tracks,
+        statistics,
         clustering: None,
     }
 }
@@ -269,8 +269,8 @@ fn entries_followed_by_others() {
             let positions = found.positions.clone();
             assert_eq!(integers(positions.clone().narrow(2, 0, width)), integers(before.positions));
             assert_eq!(integers(positions.narrow(2, width, more)), integers(behind.positions));
-            assert_eq!(found.tracks.len(), groups.len());
-            for ((_, found), (_, before)) in found.tracks.iter().zip(before.tracks.iter()) {
+            assert_eq!(found.statistics.len(), groups.len());
+            for ((_, found), (_, before)) in found.statistics.iter().zip(before.statistics.iter()) {
                 let behind = numbers(found.clone().narrow(2, width, more));
                 assert!(behind.iter().all(|number| *number == 0.0), "{behind:?}");
                 assert_eq!(numbers(found.narrow(2, 0, width)), numbers(before));

@@ -8,7 +8,10 @@ use std::{
 use rand::Rng;
 use serde::de::DeserializeOwned;
 
-use super::read::{self, Checked};
+use super::{
+    prompt::Case,
+    read::{self, Checked},
+};
 use crate::{
     Error, Result,
     tasks::{Sample, Samples, seed},
@@ -17,7 +20,6 @@ use crate::{
 /// Which file, and which of its records.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
-    /// Name of the task in errors.
     pub(super) task: &'static str,
     pub(super) path: &'a Path,
     /// So many, drawn by the seed; all, in the order of the file, if `None`.
@@ -158,6 +160,13 @@ impl<T> Draw<T> {
             Some(_) => (seed::rng(&[self.seed, number as u64]).next_u64(), number),
             None => (0, number),
         }
+    }
+}
+
+impl Draw<Case> {
+    /// Offers a case, which its id tells from all others.
+    pub(super) fn offer_case(&mut self, number: usize, case: Case) -> Checked<()> {
+        self.offer(number, case.id.clone(), case)
     }
 }
 

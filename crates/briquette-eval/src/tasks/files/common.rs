@@ -1,21 +1,11 @@
-//! Names, paths and checks that tasks from files share.
+//! Names and checks that tasks from files share.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::{
     Error, Result, files,
     metrics::{Metric, Metrics},
-    tasks::Question,
 };
-
-/// As benchmarks ask: everything in one prompt.
-pub(super) fn before() -> Vec<Question> {
-    vec![Question::Before]
-}
-
-pub(super) fn resolved(path: &mut PathBuf, base: &Path) {
-    *path = files::joined(base, path);
-}
 
 /// The name of the data set that a file holds: its own if `known`, else that of its folder if that
 /// is known.

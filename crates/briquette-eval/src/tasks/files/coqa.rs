@@ -1,58 +1,38 @@
 //! CoQA: conversations about a text.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
 
 use briquette_models::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    before, checked,
+    checked,
     choose::Source,
+    file_task::{Benchmark, file_task},
     prompt::{Ask, Case, Cut},
     published::{fill, published},
     read::Checked,
-    resolved,
 };
 use crate::{
     Result,
     metrics::{Metric, Metrics},
-    tasks::{Question, Sample, Samples, Task, TaskSpec},
+    tasks::Samples,
 };
 
-/// Name in errors.
-const NAME: &str = "CoQA";
-
-/// CoQA, the published JSON file (Reddy et al., 2019, arXiv 1808.07042).
-///
-/// The prompt is that of lm-evaluation-harness: the story, the questions so far with their answers,
-/// and the next question. An answer is its first line, of at most 64 tokens where the harness
-/// allows 256.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Coqa {
-    /// The file, as `coqa-dev-v1.0.json`.
-    pub file: PathBuf,
-    /// Which answers stand between the questions, published ones or the model's.
-    #[serde(default)]
-    pub history: History,
-    /// `coqa-f1` (the default), `coqa-exact-match`, or a list of both.
-    #[serde(default)]
-    pub metric: Option<Metrics>,
-    /// Conversations, drawn by the seed; all if absent.
-    #[serde(default)]
-    pub samples: Option<usize>,
-    /// Whether conversations that cannot be used are left out, and reported, instead of refused.
-    #[serde(default)]
-    pub skip_damaged: bool,
-    /// Label in reports; `coqa` if absent.
-    #[serde(default)]
-    pub label: Option<String>,
-    /// When it is asked.
-    #[serde(default = "before", deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
+file_task! {
+    /// CoQA, the published JSON file (Reddy et al., 2019, arXiv 1808.07042).
+    ///
+    /// The prompt is that of lm-evaluation-harness: the story, the questions so far with their
+    /// answers, and the next question. An answer is its first line, of at most 64 tokens where the
+    /// harness allows 256. `samples` are conversations.
+    pub struct Coqa {
+        /// Which answers stand between the questions, published ones or the model's.
+        #[serde(default)]
+        pub history: History,
+        /// `coqa-f1` (the default), `coqa-exact-match`, or a list of both.
+        #[serde(default)]
+        pub metric: Option<Metrics>,
+    }
 }
 
 /// Source of the answers that stand between the questions of a conversation.
@@ -139,34 +119,16 @@ fn in_turn<'a>(answers: &'a [Utterance], questions: &[Utterance]) -> Checked<Vec
     Ok(answers.iter().map(|answer| answer.input_text.as_str()).collect())
 }
 
-impl TaskSpec for Coqa {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| "coqa".into())
+impl Benchmark for Coqa {
+    const NAME: &'static str = "CoQA";
+
+    fn default_label(&self) -> String {
+        "coqa".into()
     }
 
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    fn resolve(&mut self, base: &Path) {
-        resolved(&mut self.file, base);
-    }
-}
-
-impl Task for Coqa {
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        Ok(self.load(tokenizer, seed)?.samples)
-    }
-
-    fn load(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
+    fn read(&self, source: Source<'_>, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
         let own = [Metric::CoqaF1, Metric::CoqaExactMatch];
-        let metrics = checked(NAME, self.metric.as_ref(), published().coqa.metric, &own)?;
-        let source = Source {
-            task: NAME,
-            path: &self.file,
-            samples: self.samples,
-            skip_damaged: self.skip_damaged,
-        };
+        let metrics = checked(Self::NAME, self.metric.as_ref(), published().coqa.metric, &own)?;
         let chosen = source.choose_under_data(seed, |draw, number, one: Conversation| {
             let cases = self.cases(&metrics, &one)?;
             draw.offer(number, one.id, cases)

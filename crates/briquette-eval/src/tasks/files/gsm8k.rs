@@ -6,56 +6,39 @@ use std::{
 };
 
 use briquette_models::Tokenizer;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
-    before, checked,
+    checked,
     choose::Source,
+    file_task::{Benchmark, file_task},
     prompt::{Ask, Case, Cut},
     published::{fill, published},
     read::{self, Checked},
-    resolved,
 };
 use crate::{
     Error, Result,
     metrics::{Metric, Metrics},
-    tasks::{Question, Sample, Samples, Task, TaskSpec},
+    tasks::{Question, Samples},
 };
 
-/// Name in errors.
-const NAME: &str = "GSM8K";
-
-/// GSM8K, a JSONL file (Cobbe et al., 2021, arXiv 2110.14168).
-///
-/// The prompt is that of lm-evaluation-harness: solved problems, then the one to solve. The solved
-/// ones are the first lines of `shots-from`, or of the file itself, whose samples then begin behind
-/// them; the harness draws them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Gsm8k {
-    /// The file.
-    pub file: PathBuf,
-    /// Solved problems in the prompt.
-    #[serde(default = "shots")]
-    pub shots: usize,
-    /// The file they come from, as `train.jsonl`; `file` if absent.
-    #[serde(default)]
-    pub shots_from: Option<PathBuf>,
-    /// Of `gsm8k` (the default), `gsm8k-strict` and `gsm8k-flexible`, one or a list.
-    #[serde(default)]
-    pub metric: Option<Metrics>,
-    /// Samples, drawn by the seed; all if absent.
-    #[serde(default)]
-    pub samples: Option<usize>,
-    /// Whether lines that cannot be used are left out, and reported, instead of refused.
-    #[serde(default)]
-    pub skip_damaged: bool,
-    /// Label in reports; `gsm8k` if absent.
-    #[serde(default)]
-    pub label: Option<String>,
-    /// When it is asked: after compression only behind solved problems.
-    #[serde(default = "before", deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
+file_task! {
+    /// GSM8K, a JSONL file (Cobbe et al., 2021, arXiv 2110.14168).
+    ///
+    /// The prompt is that of lm-evaluation-harness: solved problems, then the one to solve. The
+    /// solved ones are the first lines of `shots-from`, or of the file itself, whose samples then
+    /// begin behind them; the harness draws them.
+    pub struct Gsm8k {
+        /// Solved problems in the prompt. Without one, a question cannot come after compression.
+        #[serde(default = "shots")]
+        pub shots: usize,
+        /// The file they come from, as `train.jsonl`; `file` if absent.
+        #[serde(default)]
+        pub shots_from: Option<PathBuf>,
+        /// Of `gsm8k` (the default), `gsm8k-strict` and `gsm8k-flexible`, one or a list.
+        #[serde(default)]
+        pub metric: Option<Metrics>,
+    }
 }
 
 fn shots() -> usize {
@@ -107,36 +90,25 @@ fn checked_answer(line: Line) -> Checked<Line> {
     }
 }
 
-impl TaskSpec for Gsm8k {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| "gsm8k".into())
+impl Benchmark for Gsm8k {
+    const NAME: &'static str = "GSM8K";
+
+    fn default_label(&self) -> String {
+        "gsm8k".into()
     }
 
-    fn ask(&self) -> &[Question] {
-        &self.ask
+    fn second_file(&mut self) -> Option<&mut PathBuf> {
+        self.shots_from.as_mut()
     }
 
-    fn resolve(&mut self, base: &Path) {
-        resolved(&mut self.file, base);
-        if let Some(path) = &mut self.shots_from {
-            resolved(path, base);
-        }
-    }
-}
-
-impl Task for Gsm8k {
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        Ok(self.load(tokenizer, seed)?.samples)
-    }
-
-    fn load(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
+    fn read(&self, source: Source<'_>, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
         let protocol = &published().gsm8k;
         let own = [Metric::Gsm8k, Metric::Gsm8kStrict, Metric::Gsm8kFlexible];
-        let metrics = checked(NAME, self.metric.as_ref(), protocol.metric, &own)?;
+        let metrics = checked(Self::NAME, self.metric.as_ref(), protocol.metric, &own)?;
         if self.shots == 0 && self.ask.contains(&Question::After) {
             let reason = "without shots nothing precedes the question, so it cannot come after";
             return Err(Error::TaskParameter {
-                task: NAME,
+                task: Self::NAME,
                 parameter: "ask",
                 reason: reason.into(),
             });
@@ -147,12 +119,6 @@ impl Task for Gsm8k {
             None => String::new(),
         };
         let mut missing = if self.shots_from.is_some() { 0 } else { self.shots };
-        let source = Source {
-            task: NAME,
-            path: &self.file,
-            samples: self.samples,
-            skip_damaged: self.skip_damaged,
-        };
         let chosen = source.choose(seed, |draw, number, line: Line| {
             let line = checked_answer(line)?;
             if missing > 0 {

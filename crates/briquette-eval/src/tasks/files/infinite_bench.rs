@@ -1,62 +1,37 @@
 //! InfiniteBench: retrieval, books, dialogue, mathematics and code beyond 100 000 tokens.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::LazyLock,
-};
+use std::sync::LazyLock;
 
 use briquette_models::Tokenizer;
 use regex::Regex;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    before,
     choose::Source,
+    file_task::{Benchmark, file_task},
     named_by,
     prompt::{Ask, Case, Cut, check_length},
     published::{Protocol, fill, protocol, published},
     read::Checked,
-    resolved,
 };
-use crate::{
-    Result,
-    tasks::{Question, Sample, Samples, Task, TaskSpec},
-};
+use crate::{Result, tasks::Samples};
 
-/// Name in errors.
-const NAME: &str = "InfiniteBench";
-
-/// InfiniteBench, a JSONL file a task (Zhang et al., 2024, arXiv 2402.13718).
-///
-/// Prompts are the ones it gives open models (`yarn_mistral_templates` of its `prompt.py`), lengths
-/// of answers those of `eval_utils.py`, scores those of `compute_scores.py`. A prompt longer than
-/// `length` loses its middle, as in `eval_yarn_mistral.py`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct InfiniteBench {
-    /// The file.
-    pub file: PathBuf,
-    /// The task, as `passkey` or `longbook_qa_eng`; the name of the file or of its folder if
-    /// absent.
-    #[serde(default)]
-    pub dataset: Option<String>,
-    /// Tokens a prompt may have; all if absent.
-    #[serde(default)]
-    pub length: Option<usize>,
-    /// Samples, drawn by the seed; all if absent.
-    #[serde(default)]
-    pub samples: Option<usize>,
-    /// Whether lines that cannot be used are left out, and reported, instead of refused.
-    #[serde(default)]
-    pub skip_damaged: bool,
-    /// Label in reports; `infinite-bench-` and the task if absent.
-    #[serde(default)]
-    pub label: Option<String>,
-    /// When it is asked.
-    #[serde(default = "before", deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
+file_task! {
+    /// InfiniteBench, a JSONL file a task (Zhang et al., 2024, arXiv 2402.13718).
+    ///
+    /// Prompts are the ones it gives open models (`yarn_mistral_templates` of its `prompt.py`),
+    /// lengths of answers those of `eval_utils.py`, scores those of `compute_scores.py`. A prompt
+    /// longer than `length` loses its middle, as in `eval_yarn_mistral.py`.
+    pub struct InfiniteBench {
+        /// The task, as `passkey` or `longbook_qa_eng`; the name of the file or of its folder if
+        /// absent.
+        #[serde(default)]
+        pub dataset: Option<String>,
+        /// Tokens a prompt may have; all if absent.
+        #[serde(default)]
+        pub length: Option<usize>,
+    }
 }
 
 /// A line, with the fields used.
@@ -115,12 +90,8 @@ fn case(dataset: &str, protocol: &Protocol, number: usize, line: &Line) -> Check
         }
         _ => {}
     }
-    Ok(Case {
-        id: format!("record={number}"),
-        axes: BTreeMap::new(),
-        context: fill(&protocol.context, &fields),
-        asks: vec![Ask::new(protocol, fill(&protocol.question, &fields), references)],
-    })
+    let ask = Ask::new(protocol, fill(&protocol.question, &fields), references);
+    Ok(Case::of_record(number, fill(&protocol.context, &fields), ask))
 }
 
 /// An answer, a list of them, or a list with one list of them.
@@ -158,43 +129,21 @@ fn with_letter(mut references: Vec<String>, options: &[String]) -> Checked<Vec<S
     Ok(references)
 }
 
-impl TaskSpec for InfiniteBench {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| format!("infinite-bench-{}", self.dataset()))
+impl Benchmark for InfiniteBench {
+    const NAME: &'static str = "InfiniteBench";
+
+    fn default_label(&self) -> String {
+        format!("infinite-bench-{}", self.dataset())
     }
 
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    fn resolve(&mut self, base: &Path) {
-        resolved(&mut self.file, base);
-    }
-}
-
-impl Task for InfiniteBench {
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        Ok(self.load(tokenizer, seed)?.samples)
-    }
-
-    fn load(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
-        check_length(NAME, self.length)?;
+    fn read(&self, source: Source<'_>, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
+        check_length(Self::NAME, self.length)?;
         let dataset = self.dataset();
-        let protocol = protocol(NAME, &published().infinite_bench, &dataset)?;
-        let source = Source {
-            task: NAME,
-            path: &self.file,
-            samples: self.samples,
-            skip_damaged: self.skip_damaged,
-        };
+        let protocol = protocol(Self::NAME, &published().infinite_bench, &dataset)?;
         let chosen = source.choose(seed, |draw, number, line| {
-            let case = case(&dataset, protocol, number, &line)?;
-            draw.offer(number, case.id.clone(), case)
+            draw.offer_case(number, case(&dataset, protocol, number, &line)?)
         })?;
-        let cut = match self.length {
-            Some(length) => Cut::Middle { length, end: length / 2 },
-            None => Cut::None,
-        };
+        let cut = self.length.map_or(Cut::None, |length| Cut::Middle { length, end: length / 2 });
         chosen.samples(|case| case.sample(tokenizer, cut))
     }
 }

@@ -1,54 +1,30 @@
 //! LongBench v2: questions with four choices about long texts.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
 
 use briquette_models::Tokenizer;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
-    before,
     choose::Source,
+    file_task::{Benchmark, file_task},
     prompt::{Ask, Case, Cut, check_length},
     published::{fill, published},
     read::Checked,
-    resolved,
 };
-use crate::{
-    Result,
-    tasks::{Question, Sample, Samples, Task, TaskSpec},
-};
+use crate::{Result, tasks::Samples};
 
-/// Name in errors.
-const NAME: &str = "LongBench v2";
-
-/// LongBench v2, `data.json` or a line a sample (Bai et al., 2024, arXiv 2412.15204).
-///
-/// The prompt is its `0shot.txt`, the answer the letter after "The correct answer is". A prompt
-/// longer than `length` loses its middle, as in `pred.py`. Answers are greedy, where `pred.py`
-/// samples at a temperature of 0.1.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct LongBenchV2 {
-    /// The file.
-    pub file: PathBuf,
-    /// Tokens a prompt may have; all if absent.
-    #[serde(default)]
-    pub length: Option<usize>,
-    /// Samples, drawn by the seed; all if absent.
-    #[serde(default)]
-    pub samples: Option<usize>,
-    /// Whether records that cannot be used are left out, and reported, instead of refused.
-    #[serde(default)]
-    pub skip_damaged: bool,
-    /// Label in reports; `longbench-v2` if absent.
-    #[serde(default)]
-    pub label: Option<String>,
-    /// When it is asked.
-    #[serde(default = "before", deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
+file_task! {
+    /// LongBench v2, `data.json` or a line a sample (Bai et al., 2024, arXiv 2412.15204).
+    ///
+    /// The prompt is its `0shot.txt`, the answer the letter after "The correct answer is". A prompt
+    /// longer than `length` loses its middle, as in `pred.py`. Answers are greedy, where `pred.py`
+    /// samples at a temperature of 0.1.
+    pub struct LongBenchV2 {
+        /// Tokens a prompt may have; all if absent.
+        #[serde(default)]
+        pub length: Option<usize>,
+    }
 }
 
 /// A record, with the fields used.
@@ -110,42 +86,20 @@ fn case(number: usize, record: Record) -> Checked<Case> {
     })
 }
 
-impl TaskSpec for LongBenchV2 {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| "longbench-v2".into())
+impl Benchmark for LongBenchV2 {
+    const NAME: &'static str = "LongBench v2";
+
+    fn default_label(&self) -> String {
+        "longbench-v2".into()
     }
 
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    fn resolve(&mut self, base: &Path) {
-        resolved(&mut self.file, base);
-    }
-}
-
-impl Task for LongBenchV2 {
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        Ok(self.load(tokenizer, seed)?.samples)
-    }
-
-    fn load(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
-        check_length(NAME, self.length)?;
-        let source = Source {
-            task: NAME,
-            path: &self.file,
-            samples: self.samples,
-            skip_damaged: self.skip_damaged,
-        };
-        let chosen = source.choose(seed, |draw, number, record| {
-            let case = case(number, record)?;
-            draw.offer(number, case.id.clone(), case)
-        })?;
-        let cut = match self.length {
-            // The end keeps the odd token.
-            Some(length) => Cut::Middle { length, end: length.div_ceil(2) },
-            None => Cut::None,
-        };
+    fn read(&self, source: Source<'_>, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
+        check_length(Self::NAME, self.length)?;
+        let chosen = source
+            .choose(seed, |draw, number, record| draw.offer_case(number, case(number, record)?))?;
+        // The end keeps the odd token.
+        let middle = |length: usize| Cut::Middle { length, end: length.div_ceil(2) };
+        let cut = self.length.map_or(Cut::None, middle);
         chosen.samples(|case| case.sample(tokenizer, cut))
     }
 }

@@ -14,6 +14,7 @@ mod choose;
 mod common;
 mod coqa;
 mod fields;
+mod file_task;
 mod gsm8k;
 mod infinite_bench;
 mod long_bench;
@@ -24,10 +25,6 @@ mod questions;
 mod read;
 mod truthful_qa;
 mod zero_scrolls;
-
-use std::path::Path;
-
-use serde::{Deserialize, Serialize};
 
 pub use coqa::{Coqa, History};
 pub use gsm8k::Gsm8k;
@@ -41,72 +38,32 @@ pub use zero_scrolls::ZeroScrolls;
 pub(crate) use fields::records;
 pub(in crate::tasks) use published::fill;
 
-use common::{before, checked, named_by, resolved};
+use common::{checked, named_by};
 
-use crate::tasks::{
-    Labelled,
-    task_spec::{labelled, resolve},
-};
+use crate::tasks::task_spec::families;
 
-/// The tasks from files of a run file: `[[tasks.longbench]]`, `[[tasks.longbench-v2]]`,
-/// `[[tasks.zero-scrolls]]`, `[[tasks.infinite-bench]]`, `[[tasks.gsm8k]]`, `[[tasks.coqa]]`,
-/// `[[tasks.truthful-qa]]`, `[[tasks.questions]]`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Files {
-    /// LongBench and LongBench-E.
-    #[serde(rename = "longbench")]
-    pub long_bench: Vec<LongBench>,
-    /// LongBench v2.
-    #[serde(rename = "longbench-v2")]
-    pub long_bench_v2: Vec<LongBenchV2>,
-    /// ZeroSCROLLS.
-    pub zero_scrolls: Vec<ZeroScrolls>,
-    /// InfiniteBench.
-    pub infinite_bench: Vec<InfiniteBench>,
-    /// GSM8K.
-    pub gsm8k: Vec<Gsm8k>,
-    /// CoQA.
-    pub coqa: Vec<Coqa>,
-    /// TruthfulQA, generation.
-    pub truthful_qa: Vec<TruthfulQa>,
-    /// Questions of one's own.
-    pub questions: Vec<Questions>,
-}
-
-impl Files {
-    /// All tasks, benchmark by benchmark.
-    pub fn tasks(&self) -> Vec<Labelled> {
-        let Self {
-            long_bench,
-            long_bench_v2,
-            zero_scrolls,
-            infinite_bench,
-            gsm8k,
-            coqa,
-            truthful_qa,
-            questions,
-        } = self;
-        let mut tasks = labelled(long_bench);
-        tasks.extend(labelled(long_bench_v2));
-        tasks.extend(labelled(zero_scrolls));
-        tasks.extend(labelled(infinite_bench));
-        tasks.extend(labelled(gsm8k));
-        tasks.extend(labelled(coqa));
-        tasks.extend(labelled(truthful_qa));
-        tasks.extend(labelled(questions));
-        tasks
-    }
-
-    /// Takes relative paths as relative to `base`, the folder of the run file.
-    pub fn resolve(&mut self, base: &Path) {
-        resolve(&mut self.long_bench, base);
-        resolve(&mut self.long_bench_v2, base);
-        resolve(&mut self.zero_scrolls, base);
-        resolve(&mut self.infinite_bench, base);
-        resolve(&mut self.gsm8k, base);
-        resolve(&mut self.coqa, base);
-        resolve(&mut self.truthful_qa, base);
-        resolve(&mut self.questions, base);
+families! {
+    /// The tasks from files of a run file: `[[tasks.longbench]]`, `[[tasks.longbench-v2]]`,
+    /// `[[tasks.zero-scrolls]]`, `[[tasks.infinite-bench]]`, `[[tasks.gsm8k]]`, `[[tasks.coqa]]`,
+    /// `[[tasks.truthful-qa]]`, `[[tasks.questions]]`.
+    pub struct Files {
+        /// LongBench and LongBench-E.
+        #[serde(rename = "longbench")]
+        pub long_bench: Vec<LongBench>,
+        /// LongBench v2.
+        #[serde(rename = "longbench-v2")]
+        pub long_bench_v2: Vec<LongBenchV2>,
+        /// ZeroSCROLLS.
+        pub zero_scrolls: Vec<ZeroScrolls>,
+        /// InfiniteBench.
+        pub infinite_bench: Vec<InfiniteBench>,
+        /// GSM8K.
+        pub gsm8k: Vec<Gsm8k>,
+        /// CoQA.
+        pub coqa: Vec<Coqa>,
+        /// TruthfulQA, generation.
+        pub truthful_qa: Vec<TruthfulQa>,
+        /// Questions of one's own.
+        pub questions: Vec<Questions>,
     }
 }

@@ -58,6 +58,12 @@ pub(super) enum Cut<'a> {
 }
 
 impl Case {
+    /// One question about the record of this number, which has no name.
+    pub(super) fn of_record(number: usize, context: String, ask: Ask) -> Self {
+        let id = format!("record={number}");
+        Self { id, axes: BTreeMap::new(), context, asks: vec![ask] }
+    }
+
     /// The sample in tokens. Context and questions are tokenized one by one, so a token never spans
     /// two of them; the context is opened by the token that begins a text.
     ///

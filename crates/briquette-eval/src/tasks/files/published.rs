@@ -42,7 +42,6 @@ pub(super) struct Protocol {
     pub(super) question: String,
     /// Tokens of an answer at most.
     pub(super) max_new_tokens: usize,
-    /// How it is scored.
     pub(super) metric: Metric,
     /// Whether the answer is one of the classes that each sample lists.
     #[serde(default)]

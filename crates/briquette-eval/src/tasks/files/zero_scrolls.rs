@@ -1,59 +1,36 @@
 //! ZeroSCROLLS: summaries, questions and aggregation over long texts.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
 
 use briquette_models::Tokenizer;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
-    before,
     choose::{Earlier, Source},
+    file_task::{Benchmark, file_task},
     named_by,
     prompt::{Ask, Case, Cut, check_length},
     published::{Protocol, protocol, published},
     read::Checked,
-    resolved,
 };
-use crate::{
-    Result,
-    tasks::{Question, Sample, Samples, Task, TaskSpec},
-};
+use crate::{Result, tasks::Samples};
 
-/// Name in errors.
-const NAME: &str = "ZeroSCROLLS";
-
-/// ZeroSCROLLS, a JSONL file a data set (Shaham et al., 2023, arXiv 2305.14196).
-///
-/// The file holds whole prompts; the question begins at `query_start_index`. A prompt longer than
-/// `length` loses the end of what precedes the question, and says so in the words of the file, as
-/// its `run_hf_model.py` does. Lines of one `id` are one sample with several right answers. The
-/// test split has been published without answers: only the validation split can be scored.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ZeroScrolls {
-    /// The file.
-    pub file: PathBuf,
-    /// The data set, as `gov_report`; the name of the file or of its folder if absent.
-    #[serde(default)]
-    pub dataset: Option<String>,
-    /// Tokens a prompt may have; all if absent.
-    #[serde(default)]
-    pub length: Option<usize>,
-    /// Samples, drawn by the seed; all if absent.
-    #[serde(default)]
-    pub samples: Option<usize>,
-    /// Whether lines that cannot be used are left out, and reported, instead of refused.
-    #[serde(default)]
-    pub skip_damaged: bool,
-    /// Label in reports; `zero-scrolls-` and the data set if absent.
-    #[serde(default)]
-    pub label: Option<String>,
-    /// When it is asked.
-    #[serde(default = "before", deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
+file_task! {
+    /// ZeroSCROLLS, a JSONL file a data set (Shaham et al., 2023, arXiv 2305.14196).
+    ///
+    /// The file holds whole prompts; the question begins at `query_start_index`. A prompt longer
+    /// than `length` loses the end of what precedes the question, and says so in the words of the
+    /// file, as its `run_hf_model.py` does. Lines of one `id` are one sample with several right
+    /// answers. The test split has been published without answers: only the validation split can be
+    /// scored.
+    pub struct ZeroScrolls {
+        /// The data set, as `gov_report`; the name of the file or of its folder if absent.
+        #[serde(default)]
+        pub dataset: Option<String>,
+        /// Tokens a prompt may have; all if absent.
+        #[serde(default)]
+        pub length: Option<usize>,
+    }
 }
 
 /// A line, with the fields used. Indices count characters of `input`.
@@ -105,34 +82,16 @@ fn scroll(protocol: &Protocol, line: Line) -> Checked<Scroll> {
     Ok(Scroll { case, separator: line.truncation_seperator })
 }
 
-impl TaskSpec for ZeroScrolls {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| format!("zero-scrolls-{}", self.dataset()))
+impl Benchmark for ZeroScrolls {
+    const NAME: &'static str = "ZeroSCROLLS";
+
+    fn default_label(&self) -> String {
+        format!("zero-scrolls-{}", self.dataset())
     }
 
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    fn resolve(&mut self, base: &Path) {
-        resolved(&mut self.file, base);
-    }
-}
-
-impl Task for ZeroScrolls {
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        Ok(self.load(tokenizer, seed)?.samples)
-    }
-
-    fn load(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
-        check_length(NAME, self.length)?;
-        let protocol = protocol(NAME, &published().zero_scrolls, &self.dataset())?;
-        let source = Source {
-            task: NAME,
-            path: &self.file,
-            samples: self.samples,
-            skip_damaged: self.skip_damaged,
-        };
+    fn read(&self, source: Source<'_>, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
+        check_length(Self::NAME, self.length)?;
+        let protocol = protocol(Self::NAME, &published().zero_scrolls, &self.dataset())?;
         let chosen = source.choose(seed, |draw, number, line| {
             let scroll = scroll(protocol, line)?;
             match draw.earlier(&scroll.case.id) {
@@ -147,7 +106,7 @@ impl Task for ZeroScrolls {
         })?;
         chosen.samples(|Scroll { case, separator }| {
             let cut = match self.length {
-                Some(length) => Cut::Context { task: NAME, length, separator: &separator },
+                Some(length) => Cut::Context { task: Self::NAME, length, separator: &separator },
                 None => Cut::None,
             };
             case.sample(tokenizer, cut)

@@ -62,6 +62,11 @@ impl Cell {
         }
     }
 
+    /// Says that parts of `fixed` tokens leave no room in the length.
+    pub(super) fn too_short(&self, fixed: usize) -> Error {
+        Error::PromptTooShort { task: self.task, length: self.length, fixed }
+    }
+
     /// 0 if nothing has a depth.
     pub(super) fn depth(&self) -> u32 {
         self.depth.unwrap_or(0)

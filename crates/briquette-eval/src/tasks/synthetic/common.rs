@@ -1,13 +1,45 @@
-//! Defaults and sizes that synthetic tasks share.
+//! Turns that synthetic tasks share.
 
-use crate::tasks::Question;
+use briquette_models::Tokenizer;
 
-/// Both times of a question, before and after: the default of `ask`.
-pub(super) fn both() -> Vec<Question> {
-    vec![Question::Before, Question::After]
+use crate::{
+    Result,
+    metrics::Metric,
+    tasks::{Turn, assemble},
+};
+
+/// A turn with one right answer, which continues the question and is known to the token.
+pub(super) fn exact_turn(tokenizer: &Tokenizer, question: &str, answer: &str) -> Result<Turn> {
+    let tokens = tokenizer.encode(question, false)?;
+    let answer_tokens = assemble::continuation(tokenizer, question, &tokens, answer)?;
+    Ok(Turn {
+        question: tokens,
+        references: vec![answer.trim().to_owned()],
+        classes: Vec::new(),
+        metrics: Metric::ExactMatch.into(),
+        max_new_tokens: answer_tokens.len(),
+        tokens: Some(answer_tokens),
+        stop: Vec::new(),
+    })
 }
 
-/// Tokens an answer may take: `least`, or half as many again as the right answer.
-pub(super) fn answer_room(least: usize, right: usize) -> usize {
-    least.max(right + right.div_ceil(2))
+/// A turn whose answer lists `references`. It may take `least` tokens, or half as many again as the
+/// right answer `right`.
+pub(super) fn list_turn(
+    tokenizer: &Tokenizer,
+    question: &str,
+    references: Vec<String>,
+    right: &str,
+    least: usize,
+) -> Result<Turn> {
+    let right = tokenizer.encode(right, false)?.len();
+    Ok(Turn {
+        question: tokenizer.encode(question, false)?,
+        references,
+        classes: Vec::new(),
+        metrics: Metric::Contains.into(),
+        tokens: None,
+        max_new_tokens: least.max(right + right.div_ceil(2)),
+        stop: Vec::new(),
+    })
 }

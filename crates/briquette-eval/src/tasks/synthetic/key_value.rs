@@ -1,22 +1,20 @@
 //! The value of a key among many pairs.
 
-use std::{collections::HashSet, path::Path};
+use std::collections::HashSet;
 
 use briquette_models::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    TaskSpec, answer_room, both,
-    cell::{Cell, Grid, at_least},
+    cell::{Cell, at_least},
+    common::{exact_turn, list_turn},
     names::{List, uuid},
+    synthetic_task::{Family, synthetic_task},
 };
 use crate::{
-    Error, Result,
-    metrics::Metric,
-    tasks::{Question, Sample, Task, Turn, assemble},
+    Result,
+    tasks::{Sample, Turn, assemble},
 };
-
-const TASK: &str = "key-value";
 
 /// Digits of a number in a line.
 const DIGITS: usize = 5;
@@ -26,88 +24,45 @@ const DIGITS: usize = 5;
 #[serde(rename_all = "kebab-case")]
 pub enum KeyValueForm {
     /// Lines `WORD:12345`, asked for up to `Question: WORD:`. What the embedded model was trained
-    /// on. Scored by [`Metric::ExactMatch`].
+    /// on. Scored by [`Metric::ExactMatch`](crate::metrics::Metric::ExactMatch).
     #[default]
     Lines,
     /// A JSON object of UUIDs (Liu et al. 2023, "Lost in the Middle", their prompt). Scored by
-    /// [`Metric::Contains`], as there.
+    /// [`Metric::Contains`](crate::metrics::Metric::Contains), as there.
     Json,
 }
 
-/// Key-value retrieval: nothing but pairs, as many as fit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct KeyValue {
-    /// Label in tables.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// When the question comes.
-    #[serde(deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
-    /// Tokens of prompt and answer, at most.
-    pub lengths: Vec<usize>,
-    /// Depth of the pair that the question names, in percent of the others.
-    pub depths: Vec<u32>,
-    /// Samples of each length and depth.
-    pub samples: usize,
-    /// Pairs, at most; as many as fit if not given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pairs: Option<usize>,
-    /// How pairs are written.
-    pub form: KeyValueForm,
-}
-
-impl Default for KeyValue {
-    fn default() -> Self {
-        Self {
-            label: None,
-            ask: both(),
-            lengths: vec![1024],
-            depths: vec![0, 25, 50, 75, 100],
-            samples: 2,
-            pairs: None,
-            form: KeyValueForm::Lines,
-        }
+synthetic_task! {
+    /// Key-value retrieval: nothing but pairs, as many as fit. A depth is that of the pair asked
+    /// for among the others.
+    pub struct KeyValue: 2 samples at depths {
+        /// Pairs, at most; as many as fit if not given.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub pairs: Option<usize> = None,
+        /// How pairs are written.
+        pub form: KeyValueForm = KeyValueForm::Lines,
     }
 }
 
-impl TaskSpec for KeyValue {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| {
-            let form = match self.form {
-                KeyValueForm::Lines => "lines",
-                KeyValueForm::Json => "json",
-            };
-            match self.pairs {
-                Some(pairs) => format!("{TASK}-{form}-{pairs}pairs"),
-                None => format!("{TASK}-{form}"),
-            }
-        })
-    }
+impl Family for KeyValue {
+    const NAME: &'static str = "key-value";
 
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    /// It has no path.
-    fn resolve(&mut self, _base: &Path) {}
-}
-
-impl Task for KeyValue {
-    fn longest(&self) -> Option<usize> {
-        self.lengths.iter().copied().max()
+    fn default_label(&self) -> String {
+        let form = match self.form {
+            KeyValueForm::Lines => "lines",
+            KeyValueForm::Json => "json",
+        };
+        let pairs = self.pairs.map(|pairs| format!("-{pairs}pairs")).unwrap_or_default();
+        format!("{}-{form}{pairs}", Self::NAME)
     }
 
     /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length that cannot hold two pairs,
-    /// [`Error::TooManyWords`] if more than 4032 lines fit and `pairs` does not stop them, and
-    /// [`Error::Model`] if the tokenizer fails.
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        let Self { lengths, depths, samples, ask, .. } = self;
-        let grid = Grid { task: TASK, lengths, depths: Some(depths), samples: *samples, ask };
-        let cells = grid.cells()?;
+    /// `Error::TaskParameter`, `Error::PromptTooShort` for a length that cannot hold two pairs,
+    /// `Error::TooManyWords` if more than 4032 lines fit and `pairs` does not stop them, and
+    /// `Error::Model` if the tokenizer fails.
+    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
         if let Some(pairs) = self.pairs {
-            at_least(TASK, "pairs", pairs, LEAST)?;
+            at_least(Self::NAME, "pairs", pairs, LEAST)?;
         }
         cells.iter().map(|cell| self.sample(tokenizer, cell, seed)).collect()
     }
@@ -131,8 +86,7 @@ impl KeyValue {
                 break context;
             }
             if count <= LEAST {
-                let fixed = context.len() + behind;
-                return Err(Error::PromptTooShort { task: TASK, length: cell.length, fixed });
+                return Err(cell.too_short(context.len() + behind));
             }
             count -= 1;
         };
@@ -167,7 +121,7 @@ impl KeyValue {
                     return Ok((single, turn));
                 }
                 if count_joined == List::Pairs.len() && most > count_joined {
-                    return Err(List::too_many(TASK, count_joined + 1));
+                    return Err(List::too_many(Self::NAME, count_joined + 1));
                 }
                 joined.truncate(count_joined);
                 Ok((joined, turn_joined))
@@ -211,10 +165,7 @@ impl KeyValue {
         let most = pairs.len().min(self.pairs.unwrap_or(usize::MAX));
         match assemble::largest(most, cell.length, size)? {
             Some(count) if count >= LEAST => Ok(count),
-            _ => {
-                let fixed = size(LEAST.min(most))?;
-                Err(Error::PromptTooShort { task: TASK, length: cell.length, fixed })
-            }
+            _ => Err(cell.too_short(size(LEAST.min(most))?)),
         }
     }
 
@@ -244,31 +195,14 @@ impl KeyValue {
     }
 
     fn turn(&self, tokenizer: &Tokenizer, (key, value): &Pair) -> Result<Turn> {
-        let text = match self.form {
-            KeyValueForm::Lines => format!("\nQuestion: {key}:"),
-            KeyValueForm::Json => format!("\n\nKey: \"{key}\"\nCorresponding value:"),
-        };
-        let question = tokenizer.encode(&text, false)?;
-        let (tokens, max_new_tokens, metric) = match self.form {
-            KeyValueForm::Lines => {
-                let answer = assemble::continuation(tokenizer, &text, &question, value)?;
-                let room = answer.len();
-                (Some(answer), room, Metric::ExactMatch)
-            }
-            // Their script generates 100 tokens.
+        match self.form {
+            KeyValueForm::Lines => exact_turn(tokenizer, &format!("\nQuestion: {key}:"), value),
             KeyValueForm::Json => {
-                let right = tokenizer.encode(&format!(" \"{value}\""), false)?.len();
-                (None, answer_room(100, right), Metric::Contains)
+                let question = format!("\n\nKey: \"{key}\"\nCorresponding value:");
+                let right = format!(" \"{value}\"");
+                // Their script generates 100 tokens.
+                list_turn(tokenizer, &question, vec![value.clone()], &right, 100)
             }
-        };
-        Ok(Turn {
-            question,
-            references: vec![value.clone()],
-            classes: Vec::new(),
-            metrics: metric.into(),
-            tokens,
-            max_new_tokens,
-            stop: Vec::new(),
-        })
+        }
     }
 }

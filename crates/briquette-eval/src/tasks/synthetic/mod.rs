@@ -15,12 +15,9 @@ mod names;
 mod needle;
 mod passages;
 mod source;
+mod synthetic_task;
 mod variables;
 mod words;
-
-use std::path::Path;
-
-use serde::{Deserialize, Serialize};
 
 pub use key_value::{KeyValue, KeyValueForm};
 pub use multi_turn::MultiTurn;
@@ -32,65 +29,27 @@ pub use variables::{VariableForm, VariableTracking};
 pub use words::{CommonWords, FrequentWords};
 
 pub use crate::tasks::{Labelled, TaskSpec};
-use common::{answer_room, both};
 
-use crate::tasks::task_spec::{labelled, resolve};
+use crate::tasks::task_spec::families;
 
-/// Synthetic tasks by family, as a run file lists them: `[[tasks.needle]]`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Synthetic {
-    /// Needles in a haystack.
-    pub needle: Vec<Needle>,
-    /// Chains of variables.
-    pub variable_tracking: Vec<VariableTracking>,
-    /// The most common words of a list.
-    pub common_words: Vec<CommonWords>,
-    /// The most frequent words of a coded text.
-    pub frequent_words: Vec<FrequentWords>,
-    /// Which passage an excerpt is from.
-    pub passage_retrieval: Vec<PassageRetrieval>,
-    /// How many passages there are without the repeated ones.
-    pub passage_count: Vec<PassageCount>,
-    /// The value of a key.
-    pub key_value: Vec<KeyValue>,
-    /// Several questions about one context.
-    pub multi_turn: Vec<MultiTurn>,
-}
-
-impl Synthetic {
-    /// All tasks, family by family.
-    pub fn tasks(&self) -> Vec<Labelled> {
-        let Self {
-            needle,
-            variable_tracking,
-            common_words,
-            frequent_words,
-            passage_retrieval,
-            passage_count,
-            key_value,
-            multi_turn,
-        } = self;
-        let mut tasks = labelled(needle);
-        tasks.extend(labelled(variable_tracking));
-        tasks.extend(labelled(common_words));
-        tasks.extend(labelled(frequent_words));
-        tasks.extend(labelled(passage_retrieval));
-        tasks.extend(labelled(passage_count));
-        tasks.extend(labelled(key_value));
-        tasks.extend(labelled(multi_turn));
-        tasks
-    }
-
-    /// Takes relative paths as relative to `base`, the folder of the run file.
-    pub fn resolve(&mut self, base: &Path) {
-        resolve(&mut self.needle, base);
-        resolve(&mut self.variable_tracking, base);
-        resolve(&mut self.common_words, base);
-        resolve(&mut self.frequent_words, base);
-        resolve(&mut self.passage_retrieval, base);
-        resolve(&mut self.passage_count, base);
-        resolve(&mut self.key_value, base);
-        resolve(&mut self.multi_turn, base);
+families! {
+    /// Synthetic tasks by family, as a run file lists them: `[[tasks.needle]]`.
+    pub struct Synthetic {
+        /// Needles in a haystack.
+        pub needle: Vec<Needle>,
+        /// Chains of variables.
+        pub variable_tracking: Vec<VariableTracking>,
+        /// The most common words of a list.
+        pub common_words: Vec<CommonWords>,
+        /// The most frequent words of a coded text.
+        pub frequent_words: Vec<FrequentWords>,
+        /// Which passage an excerpt is from.
+        pub passage_retrieval: Vec<PassageRetrieval>,
+        /// How many passages there are without the repeated ones.
+        pub passage_count: Vec<PassageCount>,
+        /// The value of a key.
+        pub key_value: Vec<KeyValue>,
+        /// Several questions about one context.
+        pub multi_turn: Vec<MultiTurn>,
     }
 }

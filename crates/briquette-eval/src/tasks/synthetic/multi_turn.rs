@@ -3,105 +3,59 @@
 use std::path::Path;
 
 use briquette_models::Tokenizer;
-use serde::{Deserialize, Serialize};
 
 use super::{
-    Kind, NeedleForm, Source, TaskSpec, both,
-    cell::{Cell, Grid, at_least, refuse},
+    Kind, NeedleForm, Source,
+    cell::{Cell, at_least, refuse},
     needle::{Hidden, Scene, suffix},
+    synthetic_task::{Family, synthetic_task},
 };
-use crate::{
-    Result,
-    tasks::{Question, Sample, Task},
-};
+use crate::{Result, tasks::Sample};
 
-const TASK: &str = "multi-turn";
-
-/// Needles asked for in turn: what was not asked first must have been kept all the same. Each turn
-/// is scored on its own.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct MultiTurn {
-    /// Label in tables.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// When the first question comes. The others always come after.
-    #[serde(deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
-    /// Tokens of prompt, questions and answers.
-    pub lengths: Vec<usize>,
-    /// Depth of the needle of the first question, in percent of the haystack. All others lie
-    /// anywhere.
-    pub depths: Vec<u32>,
-    /// Samples of each length and depth.
-    pub samples: usize,
-    /// Needles hidden. Those not asked for distract.
-    pub needles: usize,
-    /// Needles asked for, each in a turn of its own.
-    pub questions: usize,
-    /// Whether the first question is asked again at the end.
-    pub again: bool,
-    /// How needles are written.
-    pub form: NeedleForm,
-    /// The text that needles are hidden in.
-    pub haystack: Source,
+synthetic_task! {
+    /// Needles asked for in turn: what was not asked first must have been kept all the same. Each
+    /// turn is scored on its own. A depth is that of the needle of the first question in the
+    /// haystack; all others lie anywhere.
+    pub struct MultiTurn: 2 samples at depths {
+        /// Needles hidden. Those not asked for distract.
+        pub needles: usize = 3,
+        /// Needles asked for, each in a turn of its own.
+        pub questions: usize = 3,
+        /// Whether the first question is asked again at the end.
+        pub again: bool = false,
+        /// How needles are written.
+        pub form: NeedleForm = NeedleForm::Short,
+        /// The text that needles are hidden in.
+        pub haystack: Source = Source::BuiltIn,
+    }
 }
 
-impl Default for MultiTurn {
-    fn default() -> Self {
-        Self {
-            label: None,
-            ask: both(),
-            lengths: vec![1024],
-            depths: vec![0, 25, 50, 75, 100],
-            samples: 2,
-            needles: 3,
-            questions: 3,
-            again: false,
-            form: NeedleForm::Short,
-            haystack: Source::BuiltIn,
+impl Family for MultiTurn {
+    const NAME: &'static str = "multi-turn";
+
+    fn default_label(&self) -> String {
+        let mut label = format!("{}-{}of{}", Self::NAME, self.questions, self.needles);
+        if self.again {
+            label += "-again";
         }
-    }
-}
-
-impl TaskSpec for MultiTurn {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| {
-            let mut label = format!("{TASK}-{}of{}", self.questions, self.needles);
-            if self.again {
-                label += "-again";
-            }
-            label + &suffix(&self.form, Kind::Words, Kind::Numbers, &self.haystack)
-        })
+        label + &suffix(&self.form, Kind::Words, Kind::Numbers, &self.haystack)
     }
 
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    fn resolve(&mut self, base: &Path) {
+    fn resolve_paths(&mut self, base: &Path) {
         self.haystack.resolve(base);
         self.form.resolve(base);
-    }
-}
-
-impl Task for MultiTurn {
-    fn longest(&self) -> Option<usize> {
-        self.lengths.iter().copied().max()
     }
 
     /// # Errors
     /// As [`Needle`](super::Needle).
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        let Self { lengths, depths, samples, ask, needles, questions, .. } = self;
-        let grid = Grid { task: TASK, lengths, depths: Some(depths), samples: *samples, ask };
-        let cells = grid.cells()?;
-        at_least(TASK, "questions", *questions, 1)?;
+    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+        let Self { needles, questions, .. } = self;
+        at_least(Self::NAME, "questions", *questions, 1)?;
         if questions > needles {
-            return refuse(TASK, "questions", format!("{questions} of {needles} needles"));
+            return refuse(Self::NAME, "questions", format!("{questions} of {needles} needles"));
         }
         let scene = Scene {
-            task: TASK,
+            task: Self::NAME,
             texts: self.form.load()?,
             key: Kind::Words,
             value: Kind::Numbers,

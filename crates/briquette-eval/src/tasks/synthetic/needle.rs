@@ -7,24 +7,19 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Kind, Source, TaskSpec, answer_room, both,
-    cell::{Cell, Grid, at_least},
+    Kind, Source,
+    cell::{Cell, at_least, refuse},
+    common::{exact_turn, list_turn},
     names::{Names, enumerate},
+    synthetic_task::{Family, synthetic_task},
 };
 use crate::{
     Error, Result, files,
-    metrics::Metric,
     tasks::{
-        NeedleTemplate, Question, Sample, Task, Turn,
-        assemble::{self, Hiding},
-        ember,
-        haystack::Haystack,
-        needle_template::QuestionAnswer,
-        seed,
+        NeedleTemplate, Sample, Turn, assemble::Hiding, ember, haystack::Haystack,
+        needle_template::QuestionAnswer, seed,
     },
 };
-
-const TASK: &str = "needle";
 
 /// Forms of needles and their question.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -32,15 +27,16 @@ const TASK: &str = "needle";
 pub enum NeedleForm {
     /// `One of the special magic numbers is WORD:NUMBER.`, asked for up to `… is WORD:`. What the
     /// embedded model was trained on, and what [`NeedleTask`](crate::tasks::needle::NeedleTask)
-    /// writes. A single answer is scored by [`Metric::ExactMatch`], several by
-    /// [`Metric::Contains`].
+    /// writes. A single answer is scored by
+    /// [`Metric::ExactMatch`](crate::metrics::Metric::ExactMatch), several by
+    /// [`Metric::Contains`](crate::metrics::Metric::Contains).
     #[default]
     Short,
     /// RULER's published prompt, `One of the special magic numbers for WORD is: NUMBER.`, scored by
-    /// [`Metric::Contains`].
+    /// [`Metric::Contains`](crate::metrics::Metric::Contains).
     Ruler,
     /// A file of one's own, as [`NeedleTemplate::read`] reads it. A key has one number, which is
-    /// asked for alone and scored by [`Metric::ExactMatch`].
+    /// asked for alone and scored by [`Metric::ExactMatch`](crate::metrics::Metric::ExactMatch).
     File(PathBuf),
 }
 
@@ -90,65 +86,33 @@ impl NeedleForm {
     }
 }
 
-/// RULER's needle in a haystack (Hsieh et al. 2024, "NIAH": single, multi-key, multi-value,
-/// multi-query).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Needle {
-    /// Label in tables.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// When the question comes.
-    #[serde(deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
-    /// Tokens of prompt and answer.
-    pub lengths: Vec<usize>,
-    /// Depth of the first value of the answer, in percent of the haystack. All other needles lie
-    /// anywhere.
-    pub depths: Vec<u32>,
-    /// Samples of each length and depth.
-    pub samples: usize,
-    /// Keys hidden. Those not asked for distract. At least `queries`, also if fewer are given.
-    pub keys: usize,
-    /// Values of each key, a needle each. All of them are asked for.
-    pub values: usize,
-    /// Keys asked for, at once.
-    pub queries: usize,
-    /// How needles are written.
-    pub form: NeedleForm,
-    /// Kind of the keys.
-    pub key_type: Kind,
-    /// Kind of the values.
-    pub value_type: Kind,
-    /// The text that needles are hidden in.
-    pub haystack: Source,
-}
-
-impl Default for Needle {
-    fn default() -> Self {
-        Self {
-            label: None,
-            ask: both(),
-            lengths: vec![1024],
-            depths: vec![0, 25, 50, 75, 100],
-            samples: 2,
-            keys: 1,
-            values: 1,
-            queries: 1,
-            form: NeedleForm::Short,
-            key_type: Kind::Words,
-            value_type: Kind::Numbers,
-            haystack: Source::BuiltIn,
-        }
+synthetic_task! {
+    /// RULER's needle in a haystack (Hsieh et al. 2024, "NIAH": single, multi-key, multi-value,
+    /// multi-query). A depth is that of the first value of the answer in the haystack; all other
+    /// needles lie anywhere.
+    pub struct Needle: 2 samples at depths {
+        /// Keys hidden. Those not asked for distract. At least `queries`, also if fewer are given.
+        pub keys: usize = 1,
+        /// Values of each key, a needle each. All of them are asked for.
+        pub values: usize = 1,
+        /// Keys asked for, at once.
+        pub queries: usize = 1,
+        /// How needles are written.
+        pub form: NeedleForm = NeedleForm::Short,
+        /// Kind of the keys.
+        pub key_type: Kind = Kind::Words,
+        /// Kind of the values.
+        pub value_type: Kind = Kind::Numbers,
+        /// The text that needles are hidden in.
+        pub haystack: Source = Source::BuiltIn,
     }
 }
 
-impl TaskSpec for Needle {
-    fn label(&self) -> String {
-        if let Some(label) = &self.label {
-            return label.clone();
-        }
-        let mut label = TASK.to_owned();
+impl Family for Needle {
+    const NAME: &'static str = "needle";
+
+    fn default_label(&self) -> String {
+        let mut label = Self::NAME.to_owned();
         for (count, name) in
             [(self.keys, "keys"), (self.values, "values"), (self.queries, "queries")]
         {
@@ -159,43 +123,29 @@ impl TaskSpec for Needle {
         label + &suffix(&self.form, self.key_type, self.value_type, &self.haystack)
     }
 
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    fn resolve(&mut self, base: &Path) {
+    fn resolve_paths(&mut self, base: &Path) {
         self.haystack.resolve(base);
         self.form.resolve(base);
-    }
-}
-
-impl Task for Needle {
-    fn longest(&self) -> Option<usize> {
-        self.lengths.iter().copied().max()
     }
 
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::TooManyWords`] above 4032
     /// words, what [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        let Self { lengths, depths, samples, ask, .. } = self;
-        let grid = Grid { task: TASK, lengths, depths: Some(depths), samples: *samples, ask };
-        let cells = grid.cells()?;
+    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
         for (parameter, count) in
             [("keys", self.keys), ("values", self.values), ("queries", self.queries)]
         {
-            at_least(TASK, parameter, count, 1)?;
+            at_least(Self::NAME, parameter, count, 1)?;
         }
         let texts = self.form.load()?;
         if matches!(texts, Texts::Own(_)) {
             let numbers = (self.key_type, self.value_type) == (Kind::Words, Kind::Numbers);
             if !numbers || self.values * self.queries > 1 {
-                let reason = "a file's form is of one number under a word".to_owned();
-                return Err(Error::TaskParameter { task: TASK, parameter: "form", reason });
+                return refuse(Self::NAME, "form", "a file's form is of one number under a word");
             }
         }
         let scene = Scene {
-            task: TASK,
+            task: Self::NAME,
             texts,
             key: self.key_type,
             value: self.value_type,
@@ -351,7 +301,6 @@ pub(super) struct Pair {
 pub(super) struct Hidden<'a> {
     tokenizer: &'a Tokenizer,
     scene: Scene<'a>,
-    /// `None` for a haystack of needles.
     haystack: Option<Haystack>,
 }
 
@@ -399,36 +348,16 @@ impl<'a> Hidden<'a> {
         let references: Vec<String> =
             asked.iter().flat_map(|pair| pair.values.iter().cloned()).collect();
         let many = references.len() > 1;
-        let QuestionAnswer { question: text, answer } =
-            self.scene.question_answer(&keys, &references);
-        let question = self.tokenizer.encode(&text, false)?;
-        let list = || {
-            let values =
-                asked.iter().map(|pair| format!(" {}: {}", pair.key, pair.values.join(", ")));
-            values.collect::<Vec<_>>().join(",")
-        };
-        let (tokens, max_new_tokens, metric) = match self.scene.texts {
-            Texts::Short | Texts::Own(_) if !many => {
-                let answer = assemble::continuation(self.tokenizer, &text, &question, &answer)?;
-                let room = answer.len();
-                (Some(answer), room, Metric::ExactMatch)
-            }
-            _ => {
-                // RULER generates 128 tokens.
-                let least = if matches!(self.scene.texts, Texts::Ruler) { 128 } else { 16 };
-                let right = self.tokenizer.encode(&list(), false)?.len();
-                (None, answer_room(least, right), Metric::Contains)
-            }
-        };
-        Ok(Turn {
-            question,
-            references,
-            classes: Vec::new(),
-            metrics: metric.into(),
-            tokens,
-            max_new_tokens,
-            stop: Vec::new(),
-        })
+        let QuestionAnswer { question, answer } = self.scene.question_answer(&keys, &references);
+        let ruler = matches!(self.scene.texts, Texts::Ruler);
+        if !ruler && !many {
+            return exact_turn(self.tokenizer, &question, &answer);
+        }
+        let values = asked.iter().map(|pair| format!(" {}: {}", pair.key, pair.values.join(", ")));
+        let right = values.collect::<Vec<_>>().join(",");
+        // RULER generates 128 tokens.
+        let least = if ruler { 128 } else { 16 };
+        list_turn(self.tokenizer, &question, references, &right, least)
     }
 
     /// The haystack with the needles in it, the first value of the first key at the depth. `behind`

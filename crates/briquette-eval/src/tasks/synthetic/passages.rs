@@ -6,20 +6,17 @@ use std::path::Path;
 use briquette_models::Tokenizer;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use serde::{Deserialize, Serialize};
 
 use super::{
-    Source, TaskSpec, both,
-    cell::{Cell, Grid, at_least, refuse},
+    Source,
+    cell::{Cell, at_least, refuse},
+    synthetic_task::{Family, synthetic_task},
 };
 use crate::{
     Error, Result,
     metrics::Metric,
-    tasks::{Question, Sample, Task, Turn, assemble, haystack::Haystack},
+    tasks::{Sample, Turn, assemble, haystack::Haystack},
 };
-
-const RETRIEVAL: &str = "passage-retrieval";
-const COUNT: &str = "passage-count";
 
 /// Sentences of a passage.
 const SENTENCES: std::ops::RangeInclusive<usize> = 4..=7;
@@ -30,78 +27,41 @@ const LEAST: usize = 40;
 /// LongBench generates 32 tokens.
 const MAX_NEW_TOKENS: usize = 32;
 
-/// Passage retrieval in the structure of LongBench's `passage_retrieval_en` (Bai et al. 2023):
-/// numbered passages, and the question which of them an excerpt is from. Theirs is an abstract of
-/// the passage, which is not to be had without a model that writes it. Scored by
-/// [`Metric::LongbenchRetrieval`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct PassageRetrieval {
-    /// Label in tables.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// When the question comes.
-    #[serde(deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
-    /// Tokens of prompt and answer.
-    pub lengths: Vec<usize>,
-    /// Start of the passage that the question quotes, in percent of the passages. Never the last
-    /// one, which is cut.
-    pub depths: Vec<u32>,
-    /// Samples of each length and depth.
-    pub samples: usize,
-    /// Sentences of the excerpt, at most 4. The whole of the shortest passages.
-    pub sentences: usize,
-    /// Prose that passages are made of.
-    pub haystack: Source,
-}
-
-impl Default for PassageRetrieval {
-    fn default() -> Self {
-        Self {
-            label: None,
-            ask: both(),
-            lengths: vec![1024],
-            depths: vec![0, 25, 50, 75, 100],
-            samples: 2,
-            sentences: 2,
-            haystack: Source::BuiltIn,
-        }
+synthetic_task! {
+    /// Passage retrieval in the structure of LongBench's `passage_retrieval_en` (Bai et al. 2023):
+    /// numbered passages, and the question which of them an excerpt is from. Theirs is an abstract
+    /// of the passage, which is not to be had without a model that writes it. Scored by
+    /// [`Metric::LongbenchRetrieval`]. A depth is where the quoted passage begins; it is never the
+    /// last one, which is cut.
+    pub struct PassageRetrieval: 2 samples at depths {
+        /// Sentences of the excerpt, at most 4. The whole of the shortest passages.
+        pub sentences: usize = 2,
+        /// Prose that passages are made of.
+        pub haystack: Source = Source::BuiltIn,
     }
 }
 
-impl TaskSpec for PassageRetrieval {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| label(RETRIEVAL, &self.haystack))
+impl Family for PassageRetrieval {
+    const NAME: &'static str = "passage-retrieval";
+
+    fn default_label(&self) -> String {
+        label(Self::NAME, &self.haystack)
     }
 
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    fn resolve(&mut self, base: &Path) {
+    fn resolve_paths(&mut self, base: &Path) {
         self.haystack.resolve(base);
-    }
-}
-
-impl Task for PassageRetrieval {
-    fn longest(&self) -> Option<usize> {
-        self.lengths.iter().copied().max()
     }
 
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::HaystackUsedUp`], what
     /// [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        let Self { lengths, depths, samples, ask, sentences, .. } = self;
-        let grid = Grid { task: RETRIEVAL, lengths, depths: Some(depths), samples: *samples, ask };
-        let cells = grid.cells()?;
-        at_least(RETRIEVAL, "sentences", *sentences, 1)?;
-        if sentences > SENTENCES.start() {
-            let most = SENTENCES.start();
-            return refuse(RETRIEVAL, "sentences", format!("{sentences} given, at most {most}"));
+    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+        let (sentences, most) = (self.sentences, *SENTENCES.start());
+        at_least(Self::NAME, "sentences", sentences, 1)?;
+        if sentences > most {
+            return refuse(Self::NAME, "sentences", format!("{sentences} given, at most {most}"));
         }
-        let haystack = self.haystack.load_prose(RETRIEVAL)?;
+        let haystack = self.haystack.load_prose(Self::NAME)?;
         cells.iter().map(|cell| self.sample(tokenizer, &haystack, cell, seed)).collect()
     }
 }
@@ -114,7 +74,7 @@ impl PassageRetrieval {
         cell: &Cell,
         seed: u64,
     ) -> Result<Sample> {
-        let mut supply = Supply::new(RETRIEVAL, cell, haystack, seed);
+        let mut supply = Supply::new(cell, haystack, seed);
         let target = supply.passage()?;
         let mut rng = cell.stream(seed, 2);
         let from = rng.random_range(0..=target.len() - self.sentences);
@@ -136,8 +96,7 @@ impl PassageRetrieval {
         // The target as the second paragraph, and a last one.
         let needed = passages.encode(2, &target)?.len() + LEAST;
         if needed > passages.room {
-            let (task, length) = (RETRIEVAL, cell.length);
-            return Err(Error::PromptTooShort { task, length, fixed: fixed + needed });
+            return Err(cell.too_short(fixed + needed));
         }
         let at = passages.room * cell.depth() as usize / 100;
         let mut asked = None;
@@ -163,7 +122,7 @@ impl PassageRetrieval {
         let found = passages.text.matches(&excerpt).count();
         if found != 1 {
             let reason = format!("the excerpt `{excerpt}` is in {found} paragraphs; take more");
-            return refuse(RETRIEVAL, "sentences", reason);
+            return refuse(Self::NAME, "sentences", reason);
         }
         let asked = asked.unwrap_or_default();
         Ok(Sample {
@@ -175,72 +134,38 @@ impl PassageRetrieval {
     }
 }
 
-/// Passage count in the structure of LongBench's `passage_count` (Bai et al. 2023): numbered
-/// passages, some of which come again, and the question how many different ones there are. Scored
-/// by [`Metric::LongbenchCount`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct PassageCount {
-    /// Label in tables.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// When the question comes.
-    #[serde(deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
-    /// Tokens of prompt and answer.
-    pub lengths: Vec<usize>,
-    /// Samples of each length.
-    pub samples: usize,
-    /// How likely a passage is one that came before, in percent, at most 90. The first and the last
-    /// are new.
-    pub repeated: u32,
-    /// Prose that passages are made of.
-    pub haystack: Source,
-}
-
-impl Default for PassageCount {
-    fn default() -> Self {
-        Self {
-            label: None,
-            ask: both(),
-            lengths: vec![1024],
-            samples: 4,
-            repeated: 30,
-            haystack: Source::BuiltIn,
-        }
+synthetic_task! {
+    /// Passage count in the structure of LongBench's `passage_count` (Bai et al. 2023): numbered
+    /// passages, some of which come again, and the question how many different ones there are.
+    /// Scored by [`Metric::LongbenchCount`].
+    pub struct PassageCount: 4 samples {
+        /// How likely a passage is one that came before, in percent, at most 90. The first and the
+        /// last are new.
+        pub repeated: u32 = 30,
+        /// Prose that passages are made of.
+        pub haystack: Source = Source::BuiltIn,
     }
 }
 
-impl TaskSpec for PassageCount {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| label(COUNT, &self.haystack))
+impl Family for PassageCount {
+    const NAME: &'static str = "passage-count";
+
+    fn default_label(&self) -> String {
+        label(Self::NAME, &self.haystack)
     }
 
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    fn resolve(&mut self, base: &Path) {
+    fn resolve_paths(&mut self, base: &Path) {
         self.haystack.resolve(base);
-    }
-}
-
-impl Task for PassageCount {
-    fn longest(&self) -> Option<usize> {
-        self.lengths.iter().copied().max()
     }
 
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::HaystackUsedUp`], what
     /// [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        let Self { lengths, samples, ask, repeated, .. } = self;
-        let grid = Grid { task: COUNT, lengths, depths: None, samples: *samples, ask };
-        let cells = grid.cells()?;
-        if *repeated > 90 {
-            return refuse(COUNT, "repeated", format!("{repeated} % is above 90"));
+    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+        if self.repeated > 90 {
+            return refuse(Self::NAME, "repeated", format!("{} % is above 90", self.repeated));
         }
-        let haystack = self.haystack.load_prose(COUNT)?;
+        let haystack = self.haystack.load_prose(Self::NAME)?;
         cells.iter().map(|cell| self.sample(tokenizer, &haystack, cell, seed)).collect()
     }
 }
@@ -253,7 +178,7 @@ impl PassageCount {
         cell: &Cell,
         seed: u64,
     ) -> Result<Sample> {
-        let mut supply = Supply::new(COUNT, cell, haystack, seed);
+        let mut supply = Supply::new(cell, haystack, seed);
         let mut rng = cell.stream(seed, 2);
         let question = tokenizer.encode(
             "\n\nPlease enter the final count of unique paragraphs after removing duplicates. The output format should \
@@ -267,8 +192,7 @@ impl PassageCount {
         let fixed = introduction.len() + question.len() + MAX_NEW_TOKENS;
         let mut passages = Passages::new(tokenizer, cell, fixed)?;
         if passages.room < LEAST {
-            let (task, length) = (COUNT, cell.length);
-            return Err(Error::PromptTooShort { task, length, fixed: fixed + LEAST });
+            return Err(cell.too_short(fixed + LEAST));
         }
         let mut unique: Vec<Vec<String>> = Vec::new();
         loop {
@@ -317,21 +241,19 @@ fn turn(question: Vec<u32>, answer: String, metric: Metric) -> Turn {
 
 /// Sentences, none of them twice.
 struct Supply<'a> {
-    task: &'static str,
-    length: usize,
+    cell: Cell,
     haystack: &'a Haystack,
     sentences: Box<dyn Iterator<Item = String> + 'a>,
     sizes: ChaCha8Rng,
 }
 
 impl<'a> Supply<'a> {
-    fn new(task: &'static str, cell: &Cell, haystack: &'a Haystack, seed: u64) -> Self {
+    fn new(cell: &Cell, haystack: &'a Haystack, seed: u64) -> Self {
         let pieces = haystack.pieces(cell.stream(seed, 1)).take(haystack.len());
         // A passage is one line, whatever line breaks a file has.
         let line = |piece: String| piece.split_whitespace().collect::<Vec<_>>().join(" ");
         Self {
-            task,
-            length: cell.length,
+            cell: *cell,
             haystack,
             sentences: Box::new(pieces.map(line)),
             sizes: cell.stream(seed, 0),
@@ -340,8 +262,8 @@ impl<'a> Supply<'a> {
 
     fn sentence(&mut self) -> Result<String> {
         self.sentences.next().ok_or_else(|| Error::HaystackUsedUp {
-            task: self.task,
-            length: self.length,
+            task: self.cell.task,
+            length: self.cell.length,
             haystack: self.haystack.name().to_owned(),
             sentences: self.haystack.len(),
         })

@@ -8,21 +8,20 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Source, TaskSpec, answer_room, both,
-    cell::{Cell, Grid, at_least, refuse},
+    Source,
+    cell::{Cell, at_least, refuse},
+    common::{exact_turn, list_turn},
     names::List,
+    synthetic_task::{Family, synthetic_task},
 };
 use crate::{
-    Error, Result,
-    metrics::Metric,
+    Result,
     tasks::{
-        Question, Sample, Task, Turn,
+        Sample, Turn,
         assemble::{self, Hay},
         haystack::Haystack,
     },
 };
-
-const TASK: &str = "variable-tracking";
 
 /// Letters of a variable in RULER's form.
 const LETTERS: usize = 5;
@@ -34,94 +33,57 @@ pub enum VariableForm {
     /// The last variable of a chain and the way back from it:
     /// `Question: What is the value of VAR b? Answer: VAR b`, to be followed by `= VAR a = 12345`.
     /// The embedded model was trained on this form, with words as variables. Scored by
-    /// [`Metric::ExactMatch`].
+    /// [`Metric::ExactMatch`](crate::metrics::Metric::ExactMatch).
     #[default]
     Steps,
     /// The value at once: `Question: What is the value of VAR b? Answer: `. Scored by
-    /// [`Metric::ExactMatch`].
+    /// [`Metric::ExactMatch`](crate::metrics::Metric::ExactMatch).
     Value,
     /// All variables that have a value: RULER's published prompt, without its optional example,
-    /// with five letters as variables. Scored by [`Metric::Contains`].
+    /// with five letters as variables. Scored by
+    /// [`Metric::Contains`](crate::metrics::Metric::Contains).
     Names,
 }
 
-/// RULER's variable tracking (Hsieh et al. 2024, "VT"). The assignments of a chain keep their
-/// order, their places are random.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct VariableTracking {
-    /// Label in tables.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// When the question comes.
-    #[serde(deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
-    /// Tokens of prompt and answer.
-    pub lengths: Vec<usize>,
-    /// Samples of each length.
-    pub samples: usize,
-    /// Chains, of which one is asked for.
-    pub chains: usize,
-    /// Assignments from variable to variable in a chain: it has one variable more.
-    pub hops: usize,
-    /// The question.
-    pub form: VariableForm,
-    /// The text that assignments are hidden in; not `needles`.
-    pub haystack: Source,
-}
-
-impl Default for VariableTracking {
-    fn default() -> Self {
-        Self {
-            label: None,
-            ask: both(),
-            lengths: vec![1024],
-            samples: 4,
-            chains: 2,
-            hops: 2,
-            form: VariableForm::Steps,
-            haystack: Source::BuiltIn,
-        }
+synthetic_task! {
+    /// RULER's variable tracking (Hsieh et al. 2024, "VT"). The assignments of a chain keep their
+    /// order, their places are random.
+    pub struct VariableTracking: 4 samples {
+        /// Chains, of which one is asked for.
+        pub chains: usize = 2,
+        /// Assignments from variable to variable in a chain: it has one variable more.
+        pub hops: usize = 2,
+        /// The question.
+        pub form: VariableForm = VariableForm::Steps,
+        /// The text that assignments are hidden in; not `needles`.
+        pub haystack: Source = Source::BuiltIn,
     }
 }
 
-impl TaskSpec for VariableTracking {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| {
-            let form = match self.form {
-                VariableForm::Steps => "steps",
-                VariableForm::Value => "value",
-                VariableForm::Names => "names",
-            };
-            let source = self.haystack.label().map(|name| format!("-{name}")).unwrap_or_default();
-            format!("{TASK}-{form}-{}x{}hops{source}", self.chains, self.hops)
-        })
+impl Family for VariableTracking {
+    const NAME: &'static str = "variable-tracking";
+
+    fn default_label(&self) -> String {
+        let form = match self.form {
+            VariableForm::Steps => "steps",
+            VariableForm::Value => "value",
+            VariableForm::Names => "names",
+        };
+        let source = self.haystack.label().map(|name| format!("-{name}")).unwrap_or_default();
+        format!("{}-{form}-{}x{}hops{source}", Self::NAME, self.chains, self.hops)
     }
 
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    fn resolve(&mut self, base: &Path) {
+    fn resolve_paths(&mut self, base: &Path) {
         self.haystack.resolve(base);
-    }
-}
-
-impl Task for VariableTracking {
-    fn longest(&self) -> Option<usize> {
-        self.lengths.iter().copied().max()
     }
 
     /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::TooManyWords`] above 4032
-    /// variables that are words, what [`Haystack::from_dir`] refuses, and [`Error::Model`] if the
-    /// tokenizer fails.
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        let Self { lengths, samples, ask, .. } = self;
-        let grid = Grid { task: TASK, lengths, depths: None, samples: *samples, ask };
-        let cells = grid.cells()?;
-        at_least(TASK, "chains", self.chains, 1)?;
-        let haystack = self.haystack.load(TASK)?;
+    /// `Error::TaskParameter`, `Error::PromptTooShort`, `Error::TooManyWords` above 4032 variables
+    /// that are words, what [`Haystack::from_dir`] refuses, and `Error::Model` if the tokenizer
+    /// fails.
+    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+        at_least(Self::NAME, "chains", self.chains, 1)?;
+        let haystack = self.haystack.load(Self::NAME)?;
         cells.iter().map(|cell| self.sample(tokenizer, &haystack, cell, seed)).collect()
     }
 }
@@ -144,8 +106,7 @@ impl VariableTracking {
         let mut choice = cell.stream(seed, 0);
         let variables = self.hops.saturating_add(1).saturating_mul(self.chains);
         if variables > cell.length {
-            let (task, length) = (TASK, cell.length);
-            return Err(Error::PromptTooShort { task, length, fixed: variables });
+            return Err(cell.too_short(variables));
         }
         let chains = self.chains(variables, &mut choice)?;
         let turn = self.turn(tokenizer, &chains[0])?;
@@ -164,7 +125,7 @@ impl VariableTracking {
             .collect::<Result<Vec<_>>>()?;
         let hidden: usize = inserts.iter().map(Vec::len).sum();
         let fixed = introduction.len() + hidden + turn.question.len() + turn.max_new_tokens;
-        let room = assemble::room(TASK, cell.length, fixed)?;
+        let room = assemble::room(Self::NAME, cell.length, fixed)?;
         let hay = Hay::fill(tokenizer, haystack.pieces(cell.stream(seed, 1)), room)?;
         // Not before the text: a statement of RULER's form needs a sentence before it.
         let inside = &hay.boundaries[1..];
@@ -184,14 +145,14 @@ impl VariableTracking {
     fn chains(&self, count: usize, rng: &mut ChaCha8Rng) -> Result<Vec<Chain>> {
         let variables = match self.form {
             VariableForm::Steps | VariableForm::Value => {
-                List::holding(TASK, count)?.draw(count, rng)
+                List::holding(Self::NAME, count)?.draw(count, rng)
             }
             VariableForm::Names => letters(count, rng)?,
         };
         // Half of all values there are: so many are found without long search.
         let most = 90_000 / 2;
         if self.chains > most {
-            return refuse(TASK, "chains", format!("{} given, at most {most}", self.chains));
+            return refuse(Self::NAME, "chains", format!("{} given, at most {most}", self.chains));
         }
         let mut taken = HashSet::new();
         let mut value = || loop {
@@ -233,49 +194,29 @@ impl VariableTracking {
     }
 
     fn turn(&self, tokenizer: &Tokenizer, Chain { variables, value }: &Chain) -> Result<Turn> {
-        let last = &variables[variables.len() - 1];
-        let count = variables.len();
-        let text = match self.form {
+        let (count, last) = (variables.len(), &variables[variables.len() - 1]);
+        match self.form {
             VariableForm::Steps => {
-                format!("\nQuestion: What is the value of VAR {last}? Answer: VAR {last}")
-            }
-            VariableForm::Value => {
-                format!("\nQuestion: What is the value of VAR {last}? Answer: ")
-            }
-            VariableForm::Names => format!(
-                "\nQuestion: Find all variables that are assigned the value {value} in the text above. Answer: \
-                 According to the chain(s) of variable assignment in the text above, {count} variables are assigned \
-                 the value {value}, they are: "
-            ),
-        };
-        let question = tokenizer.encode(&text, false)?;
-        let exact = |answer: String| -> Result<_> {
-            let tokens = assemble::continuation(tokenizer, &text, &question, &answer)?;
-            let room = tokens.len();
-            Ok((vec![answer.trim().to_owned()], Some(tokens), room, Metric::ExactMatch))
-        };
-        let (references, tokens, max_new_tokens, metric) = match self.form {
-            VariableForm::Steps => {
+                let question =
+                    format!("\nQuestion: What is the value of VAR {last}? Answer: VAR {last}");
                 let back = variables.iter().rev().skip(1);
                 let way: String = back.map(|variable| format!(" = VAR {variable}")).collect();
-                exact(format!("{way} = {value}"))?
+                exact_turn(tokenizer, &question, &format!("{way} = {value}"))
             }
-            VariableForm::Value => exact(value.clone())?,
+            VariableForm::Value => {
+                let question = format!("\nQuestion: What is the value of VAR {last}? Answer: ");
+                exact_turn(tokenizer, &question, value)
+            }
             VariableForm::Names => {
+                let question = format!(
+                    "\nQuestion: Find all variables that are assigned the value {value} in the text above. Answer: \
+                     According to the chain(s) of variable assignment in the text above, {count} variables are \
+                     assigned the value {value}, they are: "
+                );
                 // RULER generates 30 tokens.
-                let right = tokenizer.encode(&variables.join(" "), false)?.len();
-                (variables.clone(), None, answer_room(30, right), Metric::Contains)
+                list_turn(tokenizer, &question, variables.clone(), &variables.join(" "), 30)
             }
-        };
-        Ok(Turn {
-            question,
-            references,
-            classes: Vec::new(),
-            metrics: metric.into(),
-            tokens,
-            max_new_tokens,
-            stop: Vec::new(),
-        })
+        }
     }
 }
 
@@ -284,7 +225,11 @@ fn letters(count: usize, rng: &mut ChaCha8Rng) -> Result<Vec<String>> {
     // Half of all there are: so many are found without long search.
     let most = 26_usize.pow(LETTERS as u32) / 2;
     if count > most {
-        return refuse(TASK, "chains", format!("{count} variables, at most {most}"));
+        return refuse(
+            VariableTracking::NAME,
+            "chains",
+            format!("{count} variables, at most {most}"),
+        );
     }
     let mut found = HashSet::with_capacity(count);
     let mut letters = Vec::with_capacity(count);

@@ -1,111 +1,68 @@
 //! Words to be counted: the common ones of a list, the frequent ones of a coded text.
 
-use std::{collections::HashSet, path::Path};
+use std::collections::HashSet;
 
 use briquette_models::Tokenizer;
 use rand::{RngExt, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
-use serde::{Deserialize, Serialize};
 
 use super::{
-    TaskSpec, answer_room, both,
-    cell::{Cell, Grid, at_least, refuse},
+    cell::{Cell, at_least, refuse},
+    common::list_turn,
     names::List,
+    synthetic_task::{Family, synthetic_task},
 };
 use crate::{
     Error, Result,
-    metrics::Metric,
-    tasks::{Question, Sample, Task, Turn, assemble},
+    tasks::{Sample, Turn, assemble},
 };
-
-const COMMON: &str = "common-words";
-const FREQUENT: &str = "frequent-words";
 
 /// From this length on the words of a list are repeated more often, as in RULER.
 const LONG: usize = 4096;
 
-/// RULER's common words extraction (Hsieh et al. 2024, "CWE"): a numbered list in which some words
-/// come often, the others seldom. As many seldom words as fit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct CommonWords {
-    /// Label in tables.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// When the question comes.
-    #[serde(deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
-    /// Tokens of prompt and answer, at most.
-    pub lengths: Vec<usize>,
-    /// Samples of each length.
-    pub samples: usize,
-    /// Common words, all asked for.
-    pub common: usize,
-    /// How often each of them comes; if not given 30 times, below 4096 tokens 6 times.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub common_repeats: Option<usize>,
-    /// How often each of the others comes; if not given 3 times, below 4096 tokens once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub uncommon_repeats: Option<usize>,
-    /// Whether a short list with its answer comes first, as in RULER.
-    pub example: bool,
+synthetic_task! {
+    /// RULER's common words extraction (Hsieh et al. 2024, "CWE"): a numbered list in which some
+    /// words come often, the others seldom. As many seldom words as fit.
+    pub struct CommonWords: 4 samples {
+        /// Common words, all asked for.
+        pub common: usize = 10,
+        /// How often each of them comes; if not given 30 times, below 4096 tokens 6 times.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub common_repeats: Option<usize> = None,
+        /// How often each of the others comes; if not given 3 times, below 4096 tokens once.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub uncommon_repeats: Option<usize> = None,
+        /// Whether a short list with its answer comes first, as in RULER.
+        pub example: bool = true,
+    }
 }
 
-impl Default for CommonWords {
-    fn default() -> Self {
-        Self {
-            label: None,
-            ask: both(),
-            lengths: vec![1024],
-            samples: 4,
-            common: 10,
-            common_repeats: None,
-            uncommon_repeats: None,
-            example: true,
+impl Family for CommonWords {
+    const NAME: &'static str = "common-words";
+
+    fn default_label(&self) -> String {
+        match self.common {
+            10 => Self::NAME.to_owned(),
+            count => format!("{}-{count}", Self::NAME),
         }
-    }
-}
-
-impl TaskSpec for CommonWords {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| match self.common {
-            10 => COMMON.to_owned(),
-            count => format!("{COMMON}-{count}"),
-        })
-    }
-
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    /// It has no path.
-    fn resolve(&mut self, _base: &Path) {}
-}
-
-impl Task for CommonWords {
-    fn longest(&self) -> Option<usize> {
-        self.lengths.iter().copied().max()
     }
 
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length without room for one seldom
     /// word, [`Error::TooManyWords`] if the list needs more than 4032 different words, and
     /// [`Error::Model`] if the tokenizer fails.
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        let Self { lengths, samples, ask, common, .. } = self;
-        let grid = Grid { task: COMMON, lengths, depths: None, samples: *samples, ask };
-        let cells = grid.cells()?;
-        at_least(COMMON, "common", *common, 1)?;
-        for &length in lengths {
+    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+        at_least(Self::NAME, "common", self.common, 1)?;
+        for &length in &self.lengths {
             let (often, seldom) = self.repeats(length);
-            at_least(COMMON, "uncommon-repeats", seldom, 1)?;
+            at_least(Self::NAME, "uncommon-repeats", seldom, 1)?;
             if often <= seldom {
                 let reason = format!("{often}, not more than the {seldom} of the other words");
-                return refuse(COMMON, "common-repeats", reason);
+                return refuse(Self::NAME, "common-repeats", reason);
             }
-            let fixed = often.saturating_mul(*common);
+            let fixed = often.saturating_mul(self.common);
             if fixed > length {
-                return Err(Error::PromptTooShort { task: COMMON, length, fixed });
+                return Err(Error::PromptTooShort { task: Self::NAME, length, fixed });
             }
         }
         cells.iter().map(|cell| self.sample(tokenizer, cell, seed)).collect()
@@ -140,10 +97,7 @@ impl CommonWords {
             };
             match assemble::largest(most, cell.length, size)? {
                 Some(count) => Ok(Some((words, count))),
-                None => {
-                    let fixed = size(1)?;
-                    Err(Error::PromptTooShort { task: COMMON, length: cell.length, fixed })
-                }
+                None => Err(cell.too_short(size(1)?)),
             }
         };
         let all = |list: List, count: usize| count + reserved == list.len();
@@ -159,10 +113,10 @@ impl CommonWords {
         };
         let (words, count) = match found {
             Some((words, count)) if words.len() == List::Pairs.len() && all(List::Pairs, count) => {
-                return Err(List::too_many(COMMON, words.len() + 1));
+                return Err(List::too_many(Self::NAME, words.len() + 1));
             }
             Some(found) => found,
-            None => return Err(List::too_many(COMMON, reserved + 1)),
+            None => return Err(List::too_many(Self::NAME, reserved + 1)),
         };
         Ok(Sample {
             id: cell.id(),
@@ -217,63 +171,21 @@ impl CommonWords {
 
     /// RULER generates 120 tokens.
     fn turn(&self, tokenizer: &Tokenizer, common: &[String]) -> Result<Turn> {
-        turn(tokenizer, &self.question(), common.to_vec(), 120)
+        list_turn(tokenizer, &self.question(), common.to_vec(), &answer(common), 120)
     }
 }
 
-/// RULER's frequent words extraction (Hsieh et al. 2024, "FWE"): made-up words that follow a Zipf
-/// distribution, the first place of which is taken by dots. The next three are asked for. As many
-/// words as fit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct FrequentWords {
-    /// Label in tables.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// When the question comes.
-    #[serde(deserialize_with = "crate::tasks::question::one_or_more")]
-    pub ask: Vec<Question>,
-    /// Tokens of prompt and answer, at most.
-    pub lengths: Vec<usize>,
-    /// Samples of each length.
-    pub samples: usize,
-    /// α of the distribution: the word of rank k comes in proportion to 1/k^α. Above 1.
-    pub alpha: f64,
-    /// Different words, the dots counted, at least 5; if not given a fiftieth of the tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub vocabulary: Option<usize>,
-}
-
-impl Default for FrequentWords {
-    fn default() -> Self {
-        Self {
-            label: None,
-            ask: both(),
-            lengths: vec![1024],
-            samples: 4,
-            alpha: 2.0,
-            vocabulary: None,
-        }
+synthetic_task! {
+    /// RULER's frequent words extraction (Hsieh et al. 2024, "FWE"): made-up words that follow a
+    /// Zipf distribution, the first place of which is taken by dots. The next three are asked for.
+    /// As many words as fit.
+    pub struct FrequentWords: 4 samples {
+        /// α of the distribution: the word of rank k comes in proportion to 1/k^α. Above 1.
+        pub alpha: f64 = 2.0,
+        /// Different words, the dots counted, at least 5; if not given a fiftieth of the tokens.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub vocabulary: Option<usize> = None,
     }
-}
-
-impl TaskSpec for FrequentWords {
-    fn label(&self) -> String {
-        self.label.clone().unwrap_or_else(|| {
-            if self.alpha == 2.0 {
-                FREQUENT.to_owned()
-            } else {
-                format!("{FREQUENT}-{}", self.alpha)
-            }
-        })
-    }
-
-    fn ask(&self) -> &[Question] {
-        &self.ask
-    }
-
-    /// It has no path.
-    fn resolve(&mut self, _base: &Path) {}
 }
 
 /// Words shared out for each token of a text, at most. More are shared out than written: ranks
@@ -286,26 +198,30 @@ const ASKED: std::ops::Range<usize> = 1..4;
 /// Letters of a made-up word.
 const LETTERS: usize = 6;
 
-impl Task for FrequentWords {
-    fn longest(&self) -> Option<usize> {
-        self.lengths.iter().copied().max()
+impl Family for FrequentWords {
+    const NAME: &'static str = "frequent-words";
+
+    fn default_label(&self) -> String {
+        if self.alpha == 2.0 {
+            Self::NAME.to_owned()
+        } else {
+            format!("{}-{}", Self::NAME, self.alpha)
+        }
     }
 
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length at which the third word
     /// does not come more often than the fourth, and [`Error::Model`] if the tokenizer fails.
-    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
-        let Self { lengths, samples, ask, alpha, .. } = self;
-        let grid = Grid { task: FREQUENT, lengths, depths: None, samples: *samples, ask };
-        let cells = grid.cells()?;
+    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+        let Self { lengths, alpha, .. } = self;
         if !(*alpha > 1.0 && alpha.is_finite()) {
-            return refuse(FREQUENT, "alpha", format!("{alpha} is not a number above 1"));
+            return refuse(Self::NAME, "alpha", format!("{alpha} is not a number above 1"));
         }
         if let Some(vocabulary) = self.vocabulary {
-            at_least(FREQUENT, "vocabulary", vocabulary, ASKED.end + 1)?;
+            at_least(Self::NAME, "vocabulary", vocabulary, ASKED.end + 1)?;
             if let Some(length) = lengths.iter().find(|length| vocabulary > **length) {
                 let reason = format!("{vocabulary} words, more than {length} tokens hold");
-                return refuse(FREQUENT, "vocabulary", reason);
+                return refuse(Self::NAME, "vocabulary", reason);
             }
         }
         cells.iter().map(|cell| self.sample(tokenizer, cell, seed)).collect()
@@ -319,8 +235,9 @@ impl FrequentWords {
         let question = "\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three \
                         most frequently appeared words in the above coded text? Answer: According to the coded text \
                         above, the three most frequently appeared words are:";
+        let asked = &vocabulary[ASKED];
         // RULER generates 50 tokens.
-        let turn = turn(tokenizer, question, vocabulary[ASKED].to_vec(), 50)?;
+        let turn = list_turn(tokenizer, question, asked.to_vec(), &answer(asked), 50)?;
         let behind = turn.question.len() + turn.max_new_tokens;
         let context = |words: usize| -> Result<Vec<u32>> {
             let counts = self.counts(words, vocabulary.len());
@@ -345,13 +262,11 @@ impl FrequentWords {
             // The last word asked for comes once among so many.
             let least = (zeta(self.alpha) * (ASKED.end as f64).powf(self.alpha)).ceil() as usize;
             let tokens = if least > cell.length { least } else { context(least)?.len() };
-            let (length, fixed) = (cell.length, tokens.saturating_add(behind));
-            return Err(Error::PromptTooShort { task: FREQUENT, length, fixed });
+            return Err(cell.too_short(tokens.saturating_add(behind)));
         };
         let context = context(words)?;
         if context.len() + behind > cell.length {
-            let (length, fixed) = (cell.length, context.len() + behind);
-            return Err(Error::PromptTooShort { task: FREQUENT, length, fixed });
+            return Err(cell.too_short(context.len() + behind));
         }
         let written = self.counts(words, vocabulary.len()).iter().sum();
         let axes = cell.axes(&[("words", written), ("vocabulary", vocabulary.len())]);
@@ -370,24 +285,6 @@ impl FrequentWords {
         let counts = self.counts(words, ASKED.end + 1);
         counts[ASKED.end - 1] > counts[ASKED.end]
     }
-}
-
-fn turn(
-    tokenizer: &Tokenizer,
-    question: &str,
-    references: Vec<String>,
-    least: usize,
-) -> Result<Turn> {
-    let right = tokenizer.encode(&answer(&references), false)?.len();
-    Ok(Turn {
-        question: tokenizer.encode(question, false)?,
-        references,
-        classes: Vec::new(),
-        metrics: Metric::Contains.into(),
-        tokens: None,
-        max_new_tokens: answer_room(least, right),
-        stop: Vec::new(),
-    })
 }
 
 /// ` 1. a 2. b`

@@ -1,4 +1,4 @@
-//! New entries go behind those held.
+//! Appends new entries behind those held.
 
 use std::cell::OnceCell;
 
@@ -12,9 +12,9 @@ use crate::{
     stage::statistics,
 };
 
-/// Appends the `arriving` entries to the store, or to those read from it, and changes only columns
-/// behind those held. `held` are the tokens held per batch row and kv head. A store that grows is
-/// first copied into the guard, where it shares its buffers.
+/// Appends the `arriving` entries to the store, or to the entries read from it; changes only
+/// columns behind those held. `held` are the tokens held per batch row and kv head. A store that
+/// must grow is first copied into the guard; the copy shares its buffers.
 pub(in crate::cache) fn append(
     context: Context<'_>,
     input: &LayerInput,
@@ -29,8 +29,8 @@ pub(in crate::cache) fn append(
     let store = &mut guard.store;
     let loose = if store.columns() == 0 {
         // Attended as it came: if it is compressed, the whole of it is never stored.
-        let tracks = statistics::zeros(observes, shape, batch, columns, device);
-        Some(Entries { tracks, ..arriving })
+        let statistics = statistics::zeros(observes, shape, batch, columns, device);
+        Some(Entries { statistics, ..arriving })
     } else if !store.moves_padding() && padding_inside(shape.kv_heads, held, span, columns) {
         let before = store.entries()?.with_lengths(held);
         Some(padding_first(context, input, held, before, arriving)?)
@@ -46,36 +46,37 @@ pub(in crate::cache) fn append(
     let columns = loose.as_ref().map_or(store.columns(), Entries::columns);
     // Where tokens share, the host does not know how many of them are left.
     let padded = store.is_clustered() || input.held.iter().any(|&held| held != columns);
-    let (positions, tracks) = match &loose {
-        Some(loose) => (loose.positions.clone().into(), loose.tracks.clone()),
+    let (positions, statistics) = match &loose {
+        Some(loose) => (loose.positions.clone().into(), loose.statistics.clone()),
         None if padded && !input.is_told_by(store.as_ref()) => {
-            let (positions, tracks) = store.scalars();
-            (positions.into(), tracks)
+            let (positions, statistics) = store.scalars();
+            (positions.into(), statistics)
         }
-        None => (OnceCell::new(), store.tracks()),
+        None => (OnceCell::new(), store.statistics()),
     };
     let beside_store = loose.is_some();
     Ok(WorkingSet {
         beside_store,
         entries: loose,
         positions,
-        tracks,
+        statistics,
         columns,
         padded,
         unordered: false,
     })
 }
 
-/// Whether new columns begin with padding behind entries that are held. Padding must stand before a
-/// row's first entry: scorers pool over neighbours, and a row in a batch has those it has alone.
+/// Whether a row begins with padding behind entries it holds already. Padding must come before a
+/// row's first entry: scorers pool over neighbours, and a row must have the same neighbours in a
+/// batch as alone.
 fn padding_inside(heads: usize, held: &[usize], span: &InputSpan, columns: usize) -> bool {
     let held = held.chunks(heads);
     let mut rows = span.positions.chunks(columns).zip(held);
     span.padded && rows.any(|(new, held)| held.iter().any(|&held| held > 0) && new[0] < 0)
 }
 
-/// The entries held `before` and the `arriving` ones behind them, with all padding in front.
-/// `held_before` are the tokens held per batch row and kv head.
+/// Returns the entries held `before` and the `arriving` ones behind them, with all padding in
+/// front. `held_before` are the tokens held per batch row and kv head.
 fn padding_first(
     context: Context<'_>,
     input: &LayerInput,
@@ -110,7 +111,7 @@ fn padding_first(
         keys: gather_rows(all.keys, &rows),
         values: gather_rows(all.values, &rows),
         positions: gather_positions(all.positions, &tokens),
-        tracks: all.tracks.map(|track| gather_scalars(track, &tokens)),
+        statistics: all.statistics.map(|statistic| gather_scalars(statistic, &tokens)),
         clustering: all.clustering,
     };
     let entries = entries.with_lengths(held);

@@ -36,7 +36,7 @@ pub(in crate::cache) fn key_encoding<'a>(
     Ok(Some(Encode { encoding, positions, end: input.end }))
 }
 
-/// Attention of the new queries, with the sums of its weights that the stages observe.
+/// Computes the attention of the new queries, and the sums of weights that the stages observe.
 pub(in crate::cache) fn attend(
     context: Context<'_>,
     input: &LayerInput,

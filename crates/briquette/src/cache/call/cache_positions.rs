@@ -39,9 +39,9 @@ impl<'a> CachePositions<'a> {
         self.held.len() / self.shape.kv_heads
     }
 
-    /// The rank of each entry, `[batch, kv_heads or 1, entries]`; padding has that of the entry
-    /// before it. The last rank is one less than the tokens held on the host, of which the device
-    /// may hold fewer.
+    /// Returns the rank of each entry, `[batch, kv_heads or 1, entries]`; padding has the rank of
+    /// the entry before it. The last rank is one less than the tokens that the host counts; the
+    /// device may hold fewer.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation) if ranks cannot be counted.
@@ -61,8 +61,8 @@ impl<'a> CachePositions<'a> {
         Ok(ranks.expand([self.batch(), 1, columns]))
     }
 
-    /// The rank of the one new entry, `[batch, query_heads, 1]`, where the `ranks` of all are
-    /// counted by the device; `None` where the host knows it.
+    /// Returns the rank of the only new entry, `[batch, query_heads, 1]`, if the device counts the
+    /// `ranks` of all entries; `None` if the host knows it.
     pub(super) fn of_newest(&self, ranks: Option<&Tensor<3, Int>>) -> Option<Tensor<3, Int>> {
         let ranks = ranks.filter(|_| self.unordered)?;
         let [batch, heads, columns] = ranks.dims();

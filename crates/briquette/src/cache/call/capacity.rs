@@ -14,7 +14,7 @@ use crate::{
 pub(in crate::cache) struct CapacityPlan {
     /// Tokens to keep per batch row; `None` keeps everything.
     pub(in crate::cache) budget: Option<Vec<usize>>,
-    /// Columns decoding never exceeds by more than the slack.
+    /// Columns that decoding exceeds by at most the slack.
     limit: Option<usize>,
     slack: usize,
     hint: Option<usize>,
@@ -25,12 +25,11 @@ pub(in crate::cache) struct CapacityPlan {
 }
 
 impl CapacityPlan {
-    /// The least columns made room for ahead of their need: an eighth of a few would have buffers
-    /// copied at every token.
+    /// Minimum number of spare columns: an eighth of a few columns would have buffers copied at
+    /// almost every token.
     const LEAST: usize = 16;
 
-    /// Columns made room for ahead of their need: an eighth keeps copies rare, and what is free
-    /// small beside what is held.
+    /// Number of spare columns beside `columns`: an eighth keeps copies rare and spare room small.
     fn ahead(columns: usize) -> usize {
         Self::LEAST.max(columns / 8)
     }
@@ -80,7 +79,7 @@ impl CapacityPlan {
         })
     }
 
-    /// Columns to make room for when `columns` must fit and nothing was dropped.
+    /// Capacity for `columns` columns when nothing was dropped.
     pub(in crate::cache) fn grown(&self, columns: usize) -> usize {
         match self.hint {
             Some(hint) if hint >= columns => return hint,
@@ -94,17 +93,17 @@ impl CapacityPlan {
         }
     }
 
-    /// The most columns buffers may be wide, now `capacity`, when entries were dropped and
-    /// `columns` are left.
+    /// Maximum capacity of buffers when entries were dropped and `columns` columns are left; their
+    /// present capacity is `capacity`.
     ///
-    /// Behind a prompt room starts small. In decoding as many tokens as have come since the last
-    /// compression come before the next one: buffers that have grown for them stay.
+    /// After a prompt the spare room starts small. In decoding as many tokens will come before the
+    /// next compression as came since the last one, so buffers that have grown for them stay.
     pub(in crate::cache) fn after_compression(&self, columns: usize, capacity: usize) -> usize {
         let ahead = if self.decoding { capacity } else { Self::ahead(columns) };
         columns + ahead.min(self.slack)
     }
 
-    /// The most columns buffers may be wide when a prompt was compressed and `columns` are left.
+    /// Maximum capacity of buffers when a prompt was compressed and `columns` columns are left.
     pub(in crate::cache) fn after_prompt(policy: &Policy, columns: usize) -> usize {
         columns + Self::ahead(columns).min(policy.slack())
     }
@@ -118,8 +117,8 @@ mod tests {
         CapacityPlan { budget: None, limit, slack, hint: None, to_come: 0, decoding }
     }
 
-    /// The widths of buffers behind a compressed prompt, while `tokens` are decoded and every so
-    /// many compressed.
+    /// The widths of buffers after a compressed prompt, while `tokens` tokens are decoded with a
+    /// compression at every `every`-th.
     fn widths(limit: usize, every: usize, tokens: usize) -> Vec<usize> {
         let mut columns = limit;
         let mut width = plan(Some(limit), every, false).after_compression(columns, 0);

@@ -66,7 +66,7 @@ impl Snapshot {
     }
 }
 
-/// The findings of [`compress`].
+/// Result of [`compress`].
 #[derive(Default)]
 pub(in crate::cache) struct Findings {
     /// The kept entries, if the layer is compressed by itself and drops or merges any.
@@ -79,8 +79,8 @@ pub(in crate::cache) struct Findings {
     pub(in crate::cache) snapshot: Option<Snapshot>,
 }
 
-/// Measures the layer if its allocator does, and compresses it if it decides for itself. `arrived`
-/// are its new tokens, by rows.
+/// Measures the layer at the end of a prompt if its allocator measures layers; otherwise compresses
+/// it if that is due. `arrived` are its new tokens per batch row.
 pub(in crate::cache) fn compress(
     policy: &Policy,
     view: LayerView<'_>,
@@ -125,16 +125,16 @@ pub(in crate::cache) fn compress(
     Ok(Findings { reduced: Some(reduced), share: Some(keep), ..Findings::default() })
 }
 
-/// Entries that a layer may keep of those of its snapshot, with the measures of the layers that
-/// have arrived; `more` layers are still to come. `None` if the layer is within its budget, or not
-/// far beyond it and smaller again soon. Of the view's entries only numbers are looked at.
+/// Returns how many entries of its snapshot a layer may keep, by the measures of the layers that
+/// have arrived. `None` if the layer is within its budget, or slightly beyond it while `more`
+/// layers follow. Does not read the keys and values of the view.
 pub(in crate::cache) fn kept_cross_layer(
     policy: &Policy,
     view: &LayerView<'_>,
     snapshot: &Snapshot,
     more: bool,
 ) -> Result<Option<Vec<usize>>> {
-    /// Share of its budget that a layer may hold beyond it while others arrive.
+    /// Divisor of a layer's budget: the part by which the layer may exceed it while others arrive.
     const BEYOND: usize = 8;
     let allocation = policy.allocator().allocate(view)?;
     let mut keep = kept_per_head(policy, view, allocation, &snapshot.arrived)?;
@@ -152,7 +152,7 @@ pub(in crate::cache) fn kept_cross_layer(
     Ok(Some(keep))
 }
 
-/// Compresses a layer by the scores of its snapshot, so that each head keeps so many entries.
+/// Compresses a layer by the scores of its snapshot, so that each head keeps `keep` entries.
 /// Returns these and their snapshot.
 pub(in crate::cache) fn compress_cross_layer(
     policy: &Policy,
@@ -164,10 +164,10 @@ pub(in crate::cache) fn compress_cross_layer(
     let view = LayerView { scores: Some(&scores), ..view };
     // The scores go where their entries go.
     let mut entries = view.entries.clone();
-    entries.tracks = entries.tracks.with(Statistic::Scores, scores.clone());
+    entries.statistics = entries.statistics.with(Statistic::Scores, scores.clone());
     let mut reduced = reduce(policy, &LayerView { entries: &entries, ..view }, keep)?;
-    let (tracks, scores) = reduced.entries.tracks.without(Statistic::Scores);
-    reduced.entries.tracks = tracks;
+    let (statistics, scores) = reduced.entries.statistics.without(Statistic::Scores);
+    reduced.entries.statistics = statistics;
     let mut snapshot = snapshot.clone();
     if let Some(scores) = scores {
         // Statistics of query heads hold the scores of a kv head for each of its own.
@@ -185,8 +185,8 @@ fn first_of_groups(x: Tensor<3>, kv_heads: usize) -> Tensor<3> {
     groups.select(2, first).squeeze_dim(2)
 }
 
-/// The scores, right-aligned in `columns`, with zeros before them: a store may lay entries out with
-/// more padding than it was given, or less.
+/// Returns the scores right-aligned in `columns` columns, with zeros before them. A store may lay
+/// entries out with more or less padding than it was given.
 fn widened(scores: &Tensor<3>, columns: usize) -> Tensor<3> {
     let [_, _, width] = scores.dims();
     if width >= columns {
@@ -220,8 +220,8 @@ fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Measure> {
     Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason })
 }
 
-/// Entries that an allocation lets each head keep, per batch row and kv head, rows first. `arrived`
-/// are the new tokens per batch row.
+/// Returns the number of entries that an allocation lets each head keep, per batch row and kv head,
+/// rows first. `arrived` are the new tokens per batch row.
 pub(in crate::cache) fn kept_per_head(
     policy: &Policy,
     view: &LayerView<'_>,
@@ -257,18 +257,18 @@ pub(in crate::cache) fn kept_per_head(
     Ok(kept)
 }
 
-/// Whether a head holds more entries than it is to keep.
+/// Whether a head holds more entries than it may keep.
 pub(in crate::cache) fn exceeds(view: &LayerView<'_>, keep: &[usize]) -> bool {
     distinct(view.entries, view.held).iter().zip(keep).any(|(held, keep)| held > keep)
 }
 
-/// Entries per head: tokens that share one count once.
+/// Number of entries per head: tokens that share an entry count once.
 pub(in crate::cache) fn distinct(entries: &Entries, held: &[usize]) -> Vec<usize> {
     entries.clustering.as_ref().map_or_else(|| held.to_vec(), Clustering::row_counts)
 }
 
-/// Kept entries of a layer that are not rewritten. The last `new` of each head have come since the
-/// last compression. `None` if all entries stay.
+/// Compresses a layer without rewriting entries; `None` if all entries stay. The last `new` entries
+/// of each head have come since the last compression.
 fn append_only(
     view: &LayerView<'_>,
     append: AppendOnly,

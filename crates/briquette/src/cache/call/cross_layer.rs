@@ -14,9 +14,9 @@ use crate::{
     view::Measures,
 };
 
-/// Compresses the layers of a prompt that have arrived, where their budgets depend on each other:
-/// as layers arrive if entries are dropped, at the last one if they are merged. Returns the number
-/// of each compressed layer with its kept entries and snapshot.
+/// Compresses the layers of a prompt that have arrived, where their budgets depend on each other. A
+/// reducer that drops entries runs as layers arrive; one that merges runs at the last layer.
+/// Returns the number of each compressed layer, with its kept entries and snapshot.
 fn compress_layers(
     layers: &[LayerCache],
     context: Context<'_>,
@@ -70,8 +70,8 @@ fn compress_layers(
     Ok(all)
 }
 
-/// Compresses layers together: the layer of the call in its `update`. Returns the others that
-/// change, rebuilt.
+/// Compresses layers together. Changes the layer of the call in its `update`, and returns the other
+/// layers that change, rebuilt.
 pub(in crate::cache) fn rebuild_others(
     layers: &[LayerCache],
     context: Context<'_>,
@@ -93,7 +93,7 @@ pub(in crate::cache) fn rebuild_others(
     Ok(others)
 }
 
-/// Commits a call to its layer, and puts in the other layers that it has rebuilt. No layer changes
+/// Commits a call to its layer, and replaces the `others` by what it has rebuilt. No layer changes
 /// if that fails.
 pub(in crate::cache) fn commit(
     layers: &mut [LayerCache],

@@ -1,4 +1,4 @@
-//! Decoded tokens that take the places of those that are evicted.
+//! Decoded tokens that take the places of evicted ones.
 
 use burn::tensor::Tensor;
 
@@ -23,69 +23,55 @@ use crate::{
     store::{Eviction, Store},
 };
 
-/// Whether a decoded token may take the place of one that is evicted, so that entries may lie in no
-/// order. `held_before` are the tokens of each head without it; `growth` is known where the budget
-/// grows.
-pub(in crate::cache) fn may_evict_in_place(
-    context: Context<'_>,
-    input: &LayerInput,
-    (held_before, growth): (&[usize], Option<&Growth>),
-    store: &mut dyn Store,
-) -> bool {
-    let Some(slots) = store.in_place() else { return false };
-    let span = &input.span;
-    let decodes = matches!(span.phase, Phase::Decode { .. }) && !span.padded;
-    let due = CompressionDue::of(context.policy, span.phase).compress;
-    decodes
-        && due
-        && evicts_in_place(context.policy)
-        && slots.can_evict(held_before)
-        // Without free slots every token that evicts none would lay the entries out anew.
-        && (!grows(context.policy)
-            || slots.slots_with_free().is_some()
-                && growth.is_some_and(|growth| growth.step(&span.seen_before).is_some()))
-}
-
 /// Whether the budget of a layer grows with the tokens seen, so that some tokens evict none.
 pub(in crate::cache) fn grows(policy: &Policy) -> bool {
     matches!(policy.budget(), Some(Budget::Ratio(_)))
 }
 
-/// An eviction of one entry a head, per batch row and kv head; where a head takes a free slot, of
-/// none.
+/// Numbers of an eviction in place, per batch row and kv head: each head evicts one entry, or none
+/// if it takes a free slot.
 pub(in crate::cache) struct InPlaceCounts {
     /// Entries that a head may keep.
     pub(in crate::cache) kept: Vec<usize>,
-    /// Tokens held afterwards; where tokens share entries as many as there may be.
+    /// Tokens held afterwards; an upper bound where tokens share entries.
     pub(in crate::cache) held: Vec<usize>,
     /// Whether a head takes a free slot if it has one; empty where no slot is free.
     takes_free: Vec<bool>,
-    /// These numbers of this token and those to come, where they change.
+    /// The same numbers for this and future tokens, where they change.
     limits: Option<EvictLimits>,
 }
 
-/// The numbers of an eviction by which a decoded token takes another's place, if every head keeps
-/// as many entries as it held before, or has a free slot: `with_free` are the slots of heads
-/// without the token, where some may be free, and `growth` is known where the budget grows.
-pub(in crate::cache) fn kept_in_place(
+/// Returns the numbers of an eviction by which a decoded token takes another's place, or a free
+/// slot; `None` if the token must be appended to entries by position. The token has not been
+/// appended yet: `held_before` are the tokens of each head without it. `growth` is known where the
+/// budget grows.
+pub(in crate::cache) fn counts_in_place(
     context: Context<'_>,
     input: &LayerInput,
-    (held_before, with_free, growth): (&[usize], Option<Vec<usize>>, Option<&Growth>),
+    token: &Entries,
+    (held_before, growth): (&[usize], Option<&Growth>),
     plan: &CapacityPlan,
-    all: &WorkingSet,
     store: &mut dyn Store,
 ) -> Result<Option<InPlaceCounts>> {
-    let (Some(budget), Some(entries)) = (&plan.budget, &all.entries) else { return Ok(None) };
-    let Some(slots) = store.in_place() else { return Ok(None) };
-    let Context { policy, .. } = context;
+    let (Some(budget), Some(slots)) = (&plan.budget, store.in_place()) else { return Ok(None) };
+    let (policy, span) = (context.policy, &input.span);
+    let decodes = matches!(span.phase, Phase::Decode { .. }) && !span.padded;
+    let due = decodes && CompressionDue::of(policy, span.phase).compress;
+    if !due || !evicts_in_place(policy) || !slots.can_evict(held_before) {
+        return Ok(None);
+    }
+    let with_free = slots.slots_with_free();
     if grows(policy) {
-        let known = growth.and_then(|growth| Some((growth, growth.step(&input.span.seen_before)?)));
+        // Without free slots every token that evicts none would lay the entries out anew.
+        let known = growth.filter(|_| with_free.is_some());
+        let known = known.and_then(|growth| Some((growth, growth.step(&span.seen_before)?)));
         return Ok(known.map(|(growth, step)| {
             let GrowthStep { kept, takes_free, held } = step.clone();
             InPlaceCounts { kept, held, takes_free, limits: growth.limits.clone() }
         }));
     }
-    let view = context.view(entries, &input.held, input.span.seen(), budget, false);
+    // An allocator that can be captured looks at numbers, and not at the entries.
+    let view = context.view(token, &input.held, span.seen(), budget, false);
     let allocation = policy.allocator().allocate(&view)?;
     let kept = kept_per_head(policy, &view, allocation, &input.arrived)?;
     if let Some(slots) = with_free {
@@ -105,11 +91,10 @@ pub(in crate::cache) fn kept_in_place(
     let Some(columns) = slots.token_columns() else {
         return Ok(Some(InPlaceCounts { held: kept.clone(), kept, takes_free, limits }));
     };
-    let seen = input.span.seen();
     let heads = context.shape.kv_heads;
     let fits = |(head, &kept): (usize, &usize)| {
         // The new token has a cluster of its own. A token that was seen may still be there.
-        let most = seen[head / heads].min(policy.reducer().columns(kept));
+        let most = span.seen()[head / heads].min(policy.reducer().columns(kept));
         view.protect.recent_tokens(kept) > 0 && most <= columns
     };
     if !kept.iter().enumerate().all(fits) {
@@ -120,8 +105,8 @@ pub(in crate::cache) fn kept_in_place(
     Ok(Some(InPlaceCounts { kept, held, takes_free, limits }))
 }
 
-/// Whether every decoded token evicts one, once a layer is at its budget, by a score that does not
-/// depend on the order that entries lie in.
+/// Whether every decoded token evicts another once a layer is at its budget, by scores that do not
+/// depend on the order of the entries.
 pub(in crate::cache) fn evicts_in_place(policy: &Policy) -> bool {
     let observes = policy.observes();
     let schedule = policy.schedule();
@@ -143,7 +128,7 @@ pub(in crate::cache) fn evicts_in_place(policy: &Policy) -> bool {
         && !observes.holds_queries()
 }
 
-/// Appends the token behind the entries, which stay as they lie.
+/// Appends the token behind the entries, which stay where they are.
 pub(in crate::cache) fn append_in_place(
     context: Context<'_>,
     input: &LayerInput,
@@ -169,7 +154,7 @@ pub(in crate::cache) fn append_in_place(
         beside_store: false,
         unordered: !guard.store.is_clustered(),
         positions: entries.positions.clone().into(),
-        tracks: entries.tracks.clone(),
+        statistics: entries.statistics.clone(),
         columns: entries.columns(),
         // Where tokens share, the host does not know how many of them are left.
         padded: guard.store.is_clustered()
@@ -178,7 +163,7 @@ pub(in crate::cache) fn append_in_place(
     })
 }
 
-/// Scores every entry, of which each head evicts one.
+/// Scores every entry, and returns the eviction of one entry per head.
 ///
 /// # Errors
 /// The scorer's, and [`OpError::NotANumber`] where inputs are checked.

@@ -25,7 +25,7 @@ pub(in crate::cache) struct Projections {
 }
 
 impl Projections {
-    /// Zeros where `positions` are those of padding: whatever stands there must not reach a sum.
+    /// Sets padding to zero, by its `positions`: the numbers there must not reach a sum.
     pub(in crate::cache) fn without_padding(self, positions: &Tensor<3, Int>) -> Self {
         let padding = positions.clone().lower_scalar(0).unsqueeze_dim::<4>(3);
         let clear = |x: Tensor<4>| {
@@ -36,7 +36,8 @@ impl Projections {
     }
 }
 
-/// Tokens of one call, placed. Numbers by head are per batch row and kv head, rows first.
+/// Tokens of one call with their positions. Numbers by head are per batch row and kv head, rows
+/// first.
 pub(in crate::cache) struct LayerInput {
     pub(in crate::cache) span: InputSpan,
     /// The new queries, with encoded positions unless positions are counted anew in every call.
@@ -61,7 +62,7 @@ impl LayerInput {
         self.queries.positions.dims()[2] == 1
     }
 
-    /// Whether this is a decoded token of every row, and the store knows by itself what is padding.
+    /// Whether this is one decoded token per row, and the store knows its padding itself.
     pub(in crate::cache) fn is_told_by(&self, store: &dyn Store) -> bool {
         let is_token = !self.span.phase.is_prompt() && !self.span.padded;
         is_token && self.is_one_query() && store.knows_padding()
@@ -108,7 +109,7 @@ pub(in crate::cache) fn place(
         keys: keys.cast(config.dtype),
         values: new.values.cast(config.dtype),
         positions: positions.clone().expand([batch, shape.kv_heads, columns]),
-        tracks: AttentionStatistics::default(),
+        statistics: AttentionStatistics::default(),
         clustering: None,
     };
     let queries = Queries { queries, positions };
@@ -180,8 +181,8 @@ pub(in crate::cache) fn check(
     }
 }
 
-/// Refuses an encoding that is not for heads of this cache, and one that leaves out what the policy
-/// needs.
+/// Refuses an encoding that does not fit the heads of this cache, and rotated queries and keys if
+/// the policy needs them before their rotation.
 pub(in crate::cache) fn check_encoding(
     encoding: &dyn PositionEncoding,
     policy: &Policy,
@@ -196,19 +197,18 @@ pub(in crate::cache) fn check_encoding(
     }
 }
 
-/// The most parts that are summed by themselves.
+/// Maximum number of parts that are summed separately.
 const PARTS: u32 = 4096;
 
-/// The sum of all numbers, `[1]`. Burn's `sum` gives them to four cubes, whatever they are many: on
-/// an H200 it takes 4.3 ms for the queries of 32 768 tokens, 32 heads of 128.
+/// Returns the sum of all numbers, `[1]`. Burn's `sum` gives them to four cubes, however many there
+/// are: on an H200 it takes 4.3 ms for the queries of 32 768 tokens, 32 heads of 128.
 fn sum_in_parts(x: Tensor<4, Int>) -> Tensor<1, Int> {
     let numbers = x.shape().num_elements();
     let parts = 1 << numbers.trailing_zeros().min(PARTS.ilog2());
     x.reshape([parts, numbers / parts]).sum_dim(1).sum()
 }
 
-/// Refuses NaN and infinity, where they are looked for. One number a tensor is read from the
-/// device.
+/// Refuses NaN and infinity, if this call is checked. Reads one number per tensor from the device.
 pub(in crate::cache) fn check_finite(
     layer: usize,
     new: &Projections,

@@ -1,4 +1,4 @@
-//! One call of [`KvCache::attend`](super::KvCache::attend) in one layer: a step a file.
+//! One call of [`KvCache::attend`](super::KvCache::attend) in one layer: one file per step.
 
 pub(super) mod append;
 pub(super) mod attend;

@@ -1,4 +1,4 @@
-//! Selection where no entry is rewritten: the best of the new ones, and whole pages of the others.
+//! Selection that rewrites no entry: the best of the new entries, and whole pages of the others.
 
 use burn::tensor::{Int, Tensor};
 
@@ -17,13 +17,13 @@ struct Head {
     pages: usize,
     /// Full pages that stay.
     kept: usize,
-    /// Entries behind them in a page that is not full.
+    /// Entries behind the full pages, in a page that is not full.
     open: usize,
 }
 
 impl Head {
-    /// A head of `held` entries in `columns`, of which the last `new` are no part of a page yet and
-    /// `appended` of those will be.
+    /// Creates a head of `held` entries in `columns` columns. Its last `new` entries are in no page
+    /// yet, and `appended` of them will be.
     fn new(
         (columns, held): (usize, usize),
         (new, appended): (usize, usize),
@@ -43,8 +43,9 @@ impl Head {
     }
 }
 
-/// The entries that stay, where the last `new` of each head have come since the last time and it
-/// may hold its share; `None` if all do. Heads that differ are right-slice_per_head, as ever.
+/// Returns the entries that stay; `None` if all do. The last `new` entries of each head have come
+/// since the last compression, and a head may hold its number of `shares`. Heads that differ are
+/// right-aligned, as everywhere.
 pub(in crate::cache) fn select(
     view: &LayerView<'_>,
     append: AppendOnly,
@@ -111,8 +112,8 @@ pub(in crate::cache) fn select(
     Ok(Some(Selection { indices: all.gather(2, joined.indices), counts: joined.counts }))
 }
 
-/// The columns of the pages that stay, `[batch, kv_heads, pages · page]`; heads that keep fewer
-/// begin with any.
+/// Returns the columns of the pages that stay, `[batch, kv_heads, pages · page]`; heads that keep
+/// fewer begin with arbitrary columns.
 fn of_pages(
     view: &LayerView<'_>,
     scores: &Tensor<3>,

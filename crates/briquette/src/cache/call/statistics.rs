@@ -21,8 +21,8 @@ use crate::{
     view::{Encoded, HeldQueries, Known, Wanted, Window},
 };
 
-/// Whether the window is the one query of each row: its sums are the weights of the call. A policy
-/// that does not compress in decoding looks at none there.
+/// Whether the window is the only query of each row, so that its sums are the weights of the call.
+/// False for a policy that does not compress in decoding, which looks at no window there.
 pub(super) fn window_is_query(context: Context<'_>, input: &LayerInput) -> bool {
     let InputSpan { phase, padded, .. } = input.span;
     context.policy.schedule().decode_every.is_some()
@@ -32,8 +32,8 @@ pub(super) fn window_is_query(context: Context<'_>, input: &LayerInput) -> bool 
         && !padded
 }
 
-/// The last queries of a layer, with those of this call, and the entries they see. `sums` are the
-/// weights of the call's queries, added up.
+/// Returns the last queries of a layer, those of this call included, and the entries they see.
+/// `sums` are the summed weights of this call's queries.
 pub(in crate::cache) fn window<'a>(
     context: Context<'a>,
     input: &LayerInput,
@@ -102,7 +102,7 @@ pub(in crate::cache) fn count_chunks(
     all: &mut WorkingSet,
     store: &dyn Store,
 ) -> Result<()> {
-    let Some(before) = all.tracks.get(Statistic::Chunk) else { return Ok(()) };
+    let Some(before) = all.statistics.get(Statistic::Chunk) else { return Ok(()) };
     let entries = all.entries(store, &input.held)?.clone();
     let Context { shape, observes, .. } = context;
     let sums = chunk_sums(context, queries, input.span.seen(), &entries)?;
@@ -112,17 +112,17 @@ pub(in crate::cache) fn count_chunks(
         ObservedHeads::Query => sums,
     };
     let new = new.expand(before.dims());
-    all.tracks.set(&[(Statistic::Chunk, before.mask_where(new, sums))]);
+    all.statistics.set(&[(Statistic::Chunk, before.mask_where(new, sums))]);
     Ok(())
 }
 
 /// Adds the weights of this call's queries to the statistics of each entry, those of one query with
-/// their squares. `window` is there when a prompt is complete or compressed. Takes and returns the
+/// their squares. `window` is given when a prompt is complete or compressed. Takes and returns the
 /// number of decoded queries in the local window.
 pub(in crate::cache) fn count(
     context: Context<'_>,
     input: &LayerInput,
-    tracks: &mut AttentionStatistics,
+    statistics: &mut AttentionStatistics,
     (sums, squares): (Option<Tensor<3>>, Option<Tensor<3>>),
     window: Option<&Window<'_>>,
     local_queries: usize,
@@ -135,11 +135,11 @@ pub(in crate::cache) fn count(
         let local = counted_now.then_some(Statistic::LocalCurrent);
         let squares = input.is_one_query().then_some(Statistic::Squares);
         let kinds: Vec<_> = [Statistic::Sums].into_iter().chain(local).chain(squares).collect();
-        let input = CountInput { tracks: std::mem::take(tracks), weights, kinds: &kinds };
-        *tracks = config.ops.count(input)?;
+        let input = CountInput { statistics: std::mem::take(statistics), weights, kinds: &kinds };
+        *statistics = config.ops.count(input)?;
     }
     if let Some(squares) = squares {
-        tracks.add(&[(Statistic::Squares, squares)]);
+        statistics.add(&[(Statistic::Squares, squares)]);
     }
     if observes.local == 0 {
         return Ok(0);
@@ -150,7 +150,8 @@ pub(in crate::cache) fn count(
             ObservedHeads::Kv => group_mean(last.sums.sums, shape.kv_heads),
             ObservedHeads::Query => last.sums.sums,
         };
-        tracks.set(&[(Statistic::LocalCurrent, past.zeros_like()), (Statistic::LocalPast, past)]);
+        statistics
+            .set(&[(Statistic::LocalCurrent, past.zeros_like()), (Statistic::LocalPast, past)]);
         return Ok(0);
     }
     if !counted_now {
@@ -160,8 +161,8 @@ pub(in crate::cache) fn count(
     if queries < observes.local {
         return Ok(queries);
     }
-    if let Some(current) = tracks.get(Statistic::LocalCurrent) {
-        tracks.set(&[
+    if let Some(current) = statistics.get(Statistic::LocalCurrent) {
+        statistics.set(&[
             (Statistic::LocalCurrent, current.zeros_like()),
             (Statistic::LocalPast, current),
         ]);

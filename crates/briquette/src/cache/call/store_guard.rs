@@ -7,8 +7,8 @@ use crate::{
     store::{Store, StoreOptions},
 };
 
-/// Lays the entries of a store with free slots out by position, without these; returns whether
-/// there were any. `held` are the tokens of each head.
+/// Lays the entries of a store out by position, without its free slots; returns whether it had any.
+/// `held` are the tokens of each head.
 pub(in crate::cache) fn drop_free_slots(store: &mut dyn Store, held: &[usize]) -> Result<bool> {
     if store.in_place().is_none_or(|slots| slots.slots_with_free().is_none()) {
         return Ok(false);
@@ -19,16 +19,16 @@ pub(in crate::cache) fn drop_free_slots(store: &mut dyn Store, held: &[usize]) -
     Ok(true)
 }
 
-/// The store of a layer during a call, which goes back as it was if the call fails.
+/// Store of a layer during a call; the layer gets it back as it was if the call fails.
 pub(in crate::cache) struct StoreGuard {
     pub(in crate::cache) store: Box<dyn Store>,
     /// The store before it grew.
     pub(super) outgrown: Option<Box<dyn Store>>,
     /// The store before its entries were laid out by position.
     unordered: Option<Box<dyn Store>>,
-    /// Columns it held before.
+    /// Columns that the store held before the call.
     columns: usize,
-    /// Whether it was made for this call.
+    /// Whether the store was made for this call.
     new: bool,
 }
 
@@ -57,8 +57,8 @@ impl StoreGuard {
         Self { columns: store.columns(), store, outgrown: None, unordered: None, new }
     }
 
-    /// Lays the entries out by position, where they lie in no order; of free slots none are left.
-    /// `held` are the tokens of each head.
+    /// Lays the entries out by position if they are out of order, and drops free slots. `held` are
+    /// the tokens of each head.
     pub(in crate::cache) fn order(&mut self, held: &[usize]) -> Result<()> {
         if self.store.in_place().is_some_and(|slots| slots.is_unordered()) {
             let mut before = self.store.clone();
@@ -81,8 +81,8 @@ impl StoreGuard {
         (!new).then(|| unordered.or(outgrown).unwrap_or(store))
     }
 
-    /// A copy of the store as it was before the call, if there was one. Of a store that has grown
-    /// since, the copy is the smaller one if `outgrown`, and else shares the new room.
+    /// Returns a copy of the store as it was before the call, if there was one. If the store has
+    /// grown since, the copy is the smaller store if `outgrown`, and otherwise shares the new room.
     pub(in crate::cache) fn before(&self, outgrown: bool) -> Option<Box<dyn Store>> {
         if self.new {
             return None;

@@ -13,26 +13,26 @@ use crate::{
 
 /// Entries that a call works on: those held and those that have arrived.
 pub(in crate::cache) struct WorkingSet {
-    /// Whether the entries are not in the store yet: it takes them at the end of the call, or those
+    /// Whether the entries are not in the store yet. At the end of the call it takes them, or those
     /// that a compression keeps.
     pub(in crate::cache) beside_store: bool,
     /// The entries, if they are beside the store or have been read from it.
     pub(super) entries: Option<Entries>,
-    /// The position of each, `[batch, kv_heads, columns]`, read from the store by the first who
-    /// needs them.
+    /// The position of each entry, `[batch, kv_heads, columns]`, read from the store when first
+    /// needed.
     pub(super) positions: OnceCell<Tensor<3, Int>>,
     /// Their statistics.
-    pub(in crate::cache) tracks: AttentionStatistics,
+    pub(in crate::cache) statistics: AttentionStatistics,
     /// The number of columns.
     pub(in crate::cache) columns: usize,
     /// Whether some columns may be padding.
     pub(in crate::cache) padded: bool,
-    /// Whether tokens may lie in no order, of which the newest is the last.
+    /// Whether tokens may be out of order, with the newest last.
     pub(in crate::cache) unordered: bool,
 }
 
-/// The last so many columns of entries by position, all if there are fewer. Tokens that share rows
-/// keep theirs.
+/// Returns the last `most` columns of entries by position, or all if there are fewer. Entries that
+/// tokens share are returned whole.
 pub(in crate::cache) fn last_columns(entries: Entries, most: usize) -> Entries {
     let columns = entries.columns();
     if most >= columns || entries.clustering.is_some() {
@@ -43,18 +43,18 @@ pub(in crate::cache) fn last_columns(entries: Entries, most: usize) -> Entries {
         keys: entries.keys.narrow(2, start, most),
         values: entries.values.narrow(2, start, most),
         positions: entries.positions.narrow(2, start, most),
-        tracks: entries.tracks.map(|track| track.narrow(2, start, most)),
+        statistics: entries.statistics.map(|statistic| statistic.narrow(2, start, most)),
         clustering: None,
     }
 }
 
-/// The most tokens of a head.
+/// Number of tokens of the longest head.
 pub(in crate::cache) fn longest(held: &[usize]) -> usize {
     held.iter().copied().max().unwrap_or(0)
 }
 
 impl WorkingSet {
-    /// The entries, read from the store by the first who needs them.
+    /// Returns the entries, read from the store when first needed.
     pub(in crate::cache) fn entries(
         &mut self,
         store: &dyn Store,
@@ -72,26 +72,6 @@ impl WorkingSet {
         self.positions.get_or_init(|| store.positions()).clone()
     }
 
-    /// The same entries, by position, of which none have been read from the store.
-    pub(in crate::cache) fn in_store(self) -> Self {
-        Self { entries: None, unordered: false, ..self }
-    }
-
-    /// The entries that lie in a store in no order, by position, beside it.
-    pub(in crate::cache) fn by_position(store: &dyn Store, held: &[usize]) -> Result<Self> {
-        let entries = last_columns(store.entries()?.with_lengths(held), longest(held));
-        let columns = entries.columns();
-        Ok(Self {
-            beside_store: true,
-            positions: entries.positions.clone().into(),
-            tracks: entries.tracks.clone(),
-            columns,
-            padded: held.iter().any(|&held| held != columns),
-            unordered: false,
-            entries: Some(entries),
-        })
-    }
-
     /// The entries, if they are beside the store.
     pub(in crate::cache) fn loose(&self) -> Option<&Entries> {
         self.entries.as_ref().filter(|_| self.beside_store)
@@ -105,7 +85,7 @@ impl WorkingSet {
         plan: &CapacityPlan,
     ) -> Result<StoreChange> {
         if !self.beside_store {
-            return Ok(StoreChange::Appended { tracks: Box::new(self.tracks) });
+            return Ok(StoreChange::Appended { statistics: Box::new(self.statistics) });
         }
         let capacity = plan.grown(self.columns);
         Ok(StoreChange::Replaced { entries: Box::new(self.counted(store, held)?), capacity })
@@ -117,7 +97,7 @@ impl WorkingSet {
         store: &dyn Store,
         held: &[usize],
     ) -> Result<Entries> {
-        let tracks = self.tracks.clone();
-        Ok(Entries { tracks, ..self.entries(store, held)?.clone() })
+        let statistics = self.statistics.clone();
+        Ok(Entries { statistics, ..self.entries(store, held)?.clone() })
     }
 }

@@ -23,9 +23,9 @@ struct Row {
     end: usize,
 }
 
-/// For each entry whose query is held, the sum over the queries of its chunk of softmax(q · k),
-/// without mask or scale: `[batch, query_heads, columns]`, f32; and which entries those are,
-/// `[batch, 1, columns]`. `None` if there are none.
+/// Sums softmax(q · k), without mask or scale, over the queries of each entry's chunk:
+/// `[batch, query_heads, columns]`, f32. Also returns which entries have a sum, those whose query
+/// is held: `[batch, 1, columns]`. `None` if there are none.
 pub(in crate::cache) fn chunk_sums(
     context: Context<'_>,
     queries: &HeldQueries,

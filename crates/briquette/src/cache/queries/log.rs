@@ -43,8 +43,8 @@ impl QueryLog {
         self.pieces.push((new, positions.to_vec()));
     }
 
-    /// The parts of a file. Positions are those on the host, which alone know the rows that were
-    /// [cleared](Self::clear_rows), plus one, so that padding is 0.
+    /// Returns the parts of a file. Positions come from the host, which alone knows the
+    /// [cleared](Self::clear_rows) rows, and are increased by one, so that padding is 0.
     pub(in crate::cache) fn save(&self) -> Result<Parts> {
         let mut parts = Parts::default();
         parts.put_numbers("pieces", [self.pieces.len()]);
@@ -57,8 +57,8 @@ impl QueryLog {
         Ok(parts)
     }
 
-    /// The log that [`save`](Self::save) wrote, of queries `[batch, query_heads, head_dim]` a
-    /// token.
+    /// Restores the log that [`save`](Self::save) wrote, of queries
+    /// `[batch, query_heads, head_dim]` per token.
     pub(in crate::cache) fn restore(
         mut parts: Parts,
         [batch, heads, head_dim]: [usize; 3],
@@ -90,7 +90,7 @@ impl QueryLog {
         Ok(Self { pieces })
     }
 
-    /// The queries of its one row in `rows` rows.
+    /// Repeats its only row `rows` times.
     pub(in crate::cache) fn repeated(&self, rows: usize) -> Self {
         let repeat = |(piece, positions): &(Queries, Vec<i64>)| {
             let queries = Queries {

@@ -20,14 +20,14 @@ pub(crate) struct QueryWindow {
 struct Ring {
     /// `[batch, query_heads, size, head_dim]` and `[batch, 1, size]`
     slots: Queries,
-    /// Queries in it; the next goes to slot `next`.
+    /// Number of queries in the ring; the next one is written to slot `next`.
     held: usize,
     next: usize,
-    /// The number of queries per batch row that are not padding. Padding stands before the others.
+    /// The number of queries per batch row that are not padding. Padding comes before these.
     valid: Vec<usize>,
 }
 
-/// Queries and the positions they were asked at, −1 for padding.
+/// Queries and their positions, −1 for padding.
 #[derive(Clone, Debug)]
 pub(crate) struct Queries {
     /// `[batch, query_heads, queries, head_dim]`
@@ -37,8 +37,8 @@ pub(crate) struct Queries {
 }
 
 impl Queries {
-    /// The mean square of each channel of the last `most` queries that are not padding, over those
-    /// that share a kv head, `[batch, kv_heads, head_dim]`, f32.
+    /// Returns the mean square of each channel over the last `most` queries, padding left out, and
+    /// over the query heads that share a kv head: `[batch, kv_heads, head_dim]`, f32.
     pub(crate) fn mean_squares(&self, most: usize, kv_heads: usize) -> Tensor<3> {
         let kept = most.min(self.len());
         let Self { queries, positions } = self.narrow(self.len() - kept, kept);
@@ -84,7 +84,7 @@ impl QueryWindow {
         Self { size, ring: None }
     }
 
-    /// Queries it holds when full.
+    /// Number of queries it holds when full.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
@@ -130,7 +130,7 @@ impl QueryWindow {
         Ok(parts)
     }
 
-    /// The window that [`save`](Self::save) wrote, of queries
+    /// Restores the window that [`save`](Self::save) wrote, of queries
     /// `[batch, query_heads, size, head_dim]`.
     pub(crate) fn restore(
         mut parts: Parts,
@@ -157,7 +157,7 @@ impl QueryWindow {
         Ok(Self { size, ring: Some(ring) })
     }
 
-    /// The queries of its one row in `rows` rows.
+    /// Repeats its only row `rows` times.
     pub(crate) fn repeated(&self, rows: usize) -> Self {
         let repeat = |ring: &Ring| Ring {
             slots: Queries {
@@ -184,7 +184,7 @@ impl QueryWindow {
         self.ring = None;
     }
 
-    /// Takes the newest queries in.
+    /// Adds the newest queries.
     pub(crate) fn push(&mut self, new: Queries, positions: &[i64]) {
         if self.size == 0 {
             return;
@@ -250,8 +250,8 @@ impl Ring {
         pieces
     }
 
-    /// Each row's last `size` queries that are not padding, of those held and the new ones behind
-    /// them; padding fills up in front of the rows that have fewer.
+    /// Returns each row's last `size` queries that are not padding, among those held and the new
+    /// ones; rows with fewer begin with padding.
     fn without_padding(&self, joined: Queries, positions: &[i64], size: usize) -> Queries {
         let [batch, heads, total, _] = joined.queries.dims();
         let columns = positions.len() / batch;
@@ -286,7 +286,7 @@ mod tests {
 
     use super::*;
 
-    /// Queries that hold their own position; −1 is padding. One inner vector a row.
+    /// Queries whose numbers are their own position; −1 is padding. One inner vector per row.
     fn piece(rows: &[Vec<i64>]) -> (Queries, Vec<i64>) {
         let (batch, length) = (rows.len(), rows[0].len());
         let host = rows.concat();
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Each row of a batch has the window it has alone, wherever padding stands in the others.
+    /// Each row of a batch has the window it has alone, wherever the others have padding.
     #[test]
     fn padding_pushes_nothing_out() {
         let pieces = [

@@ -1,4 +1,4 @@
-//! All layers compressed at once, by the weights that their entries received in a second pass over
+//! Compresses all layers at once, by the weights that their entries received in a second pass over
 //! the prompt.
 
 use burn::tensor::Tensor;
@@ -12,9 +12,12 @@ use crate::{
 };
 
 impl KvCache {
-    /// Compresses all layers now. `given` are the weights that the entries of each layer received
-    /// in a second pass over the prompt, `[batch, kv_heads, entries]`, f32: the policy's scorer
-    /// makes scores of it, its allocator sees all layers together, and its reducer does the rest.
+    /// Compresses all layers now, by the weights that their entries received in a second pass over
+    /// the prompt.
+    ///
+    /// `given` holds these weights per layer, `[batch, kv_heads, entries]`, f32. The policy's
+    /// scorer makes scores of them, its allocator sees all layers together, and its reducer does
+    /// the rest.
     ///
     /// # Errors
     /// [`Error::Stage`](crate::Error::Stage) if `given` is not of the entries held, or what a stage

@@ -1,5 +1,5 @@
-//! A second pass over a prompt: the model repeats it on what the cache holds, and what its queries
-//! attend to is counted.
+//! A second pass over a prompt: the model repeats it on the cache's entries, and the weights of the
+//! repeating queries are counted.
 
 use std::ops::Range;
 
@@ -20,17 +20,18 @@ use crate::{
     view::reach,
 };
 
-/// A second pass over the prompt a cache holds whole, for policies that [observe
+/// Second pass over a prompt that a cache holds whole, for policies that [observe
 /// one](crate::score::AttentionRequest::second_pass).
 ///
-/// The prompt is repeated part by part: [`begin`](Self::begin) says which, and a forward pass of
-/// the model over the tokens that repeat it calls [`attend`](Self::attend) once a layer, in place
-/// of [`KvCache::attend`]. The tokens see the whole prompt and those of their own part before them;
-/// the cache does not change. [`KvCache::compress_by`] takes what [`finish`](Self::finish) returns.
+/// The prompt is repeated part by part. [`begin`](Self::begin) selects a part; a forward pass of
+/// the model over the tokens that repeat it then calls [`attend`](Self::attend) once per layer, in
+/// place of [`KvCache::attend`]. These tokens see the whole prompt and those before them that
+/// repeat the same part; the cache does not change. [`KvCache::compress_by`] takes the result of
+/// [`finish`](Self::finish).
 ///
-/// The weights that are counted are a softmax over the sinks, the part, and the repeating tokens
-/// themselves, as published (KVzip, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)); or over
-/// all of the prompt and these ([`Repeat::reread`]: KVCompose, [arXiv
+/// The counted weights are a softmax over the sinks, the part, and the repeating tokens, as
+/// published (KVzip, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)); or over the whole
+/// prompt and the repeating tokens ([`Repeat::reread`]: KVCompose, [arXiv
 /// 2509.05165](https://arxiv.org/abs/2509.05165)).
 #[derive(Debug)]
 pub struct Reconstruction<'a> {
@@ -42,8 +43,8 @@ pub struct Reconstruction<'a> {
     columns: usize,
     part: Option<Part>,
     hidden: Option<Tensor<3>>,
-    /// The most weight so far, `[batch, heads, columns]` a layer: of kv heads, or of query heads
-    /// where their mean counts.
+    /// The largest weight so far, `[batch, heads, columns]` per layer: of kv heads, or of query
+    /// heads where their mean counts.
     given: Vec<Tensor<3>>,
 }
 
@@ -58,15 +59,14 @@ struct Part {
     end: usize,
     /// The columns of the sinks and of the part, the same for every head.
     columns: Selection,
-    /// Presence of those columns in each row, `[batch, width]`: 0 for those that it has and −1 for
-    /// the others.
+    /// Whether each row has those columns, `[batch, width]`: 0 if it has, −1 if not.
     there: Tensor<2, Int>,
     sinks: usize,
     width: usize,
 }
 
 impl KvCache {
-    /// A second pass over the prompt, if the policy wants one; `None` if it does not.
+    /// Begins a second pass over the prompt; `None` if the policy needs none.
     ///
     /// # Errors
     /// [`Error::Stage`] if the cache does not hold all tokens it has seen, or has seen none.
@@ -107,13 +107,14 @@ impl KvCache {
 }
 
 impl Reconstruction<'_> {
-    /// The way in which the prompt is repeated.
+    /// Returns how the prompt is to be repeated.
     pub fn repeat(&self) -> Repeat {
         self.repeat
     }
 
-    /// Begins with the tokens `part` of each prompt, as many of them as a row has. The tokens that
-    /// repeat them stand right in their columns, so many of each row; they follow the prompt.
+    /// Begins the tokens `part` of each prompt, or as many of them as a row has. `tokens` are the
+    /// numbers of repeating tokens per row: these are right-aligned in their columns, and their
+    /// positions follow the prompt.
     ///
     /// # Errors
     /// [`Error::EmptyPrompt`] if a row has no token, [`Error::PaddingRows`] if there are not as
@@ -168,15 +169,16 @@ impl Reconstruction<'_> {
         Ok(())
     }
 
-    /// The hidden states that the attention of a layer is about to be computed from,
-    /// `[batch, new, hidden]`, behind the norm before it. Only [`Repeat::normalize`] needs them.
+    /// Sets the hidden states that the next call of [`attend`](Self::attend) is computed from,
+    /// `[batch, new, hidden]`, after the layer's norm. Only [`Repeat::normalize`] needs them.
     pub fn hidden_states(&mut self, x: &Tensor<3>) {
         if self.repeat.normalize {
             self.hidden = Some(x.clone());
         }
     }
 
-    /// The attention of the repeating tokens in one layer. Shapes are those of [`KvCache::attend`].
+    /// Computes the attention of the repeating tokens in one layer. Shapes are those of
+    /// [`KvCache::attend`].
     ///
     /// # Errors
     /// Errors of [`KvCache::attend`], and [`Error::Stage`] if no part was begun or hidden states
@@ -225,12 +227,13 @@ impl Reconstruction<'_> {
             keys: keys.clone(),
             values: new.values.cast(cache.config.dtype),
             positions: part.positions.clone().expand([batch, heads, columns]),
-            tracks: AttentionStatistics::default(),
+            statistics: AttentionStatistics::default(),
             clustering: None,
         };
         let given = self.received(layer, part, queries.clone(), &held, keys)?;
         self.given[layer] = self.given[layer].clone().max_pair(given);
-        let all = Entries { tracks: AttentionStatistics::default(), ..held }.followed_by(arriving);
+        let all =
+            Entries { statistics: AttentionStatistics::default(), ..held }.followed_by(arriving);
         let visibility = Visibility::Positions {
             queries: part.positions.clone(),
             entries: all.positions.clone(),
@@ -263,7 +266,8 @@ impl Reconstruction<'_> {
         config.scale(*shape)
     }
 
-    /// The most that a repeating query gives each entry of the part, `[batch, heads, columns]`.
+    /// Returns the largest weight that a repeating query gives each entry of the part,
+    /// `[batch, heads, columns]`.
     fn received(
         &self,
         layer: usize,
@@ -272,9 +276,10 @@ impl Reconstruction<'_> {
         held: &Entries,
         new: Tensor<4>,
     ) -> Result<Tensor<3>> {
-        /// The most weights at once, but those of [`LEAST`] queries at least.
+        /// Maximum number of weights at once, unless [`LEAST`] queries have more.
         const BLOCK: usize = 1 << 22;
-        /// With fewer queries at once a large batch is thousands of launches.
+        /// Minimum number of queries at once: with fewer, a large batch takes thousands of
+        /// launches.
         const LEAST: usize = 16;
         let cache = self.cache;
         let [batch, query_heads, columns, channels] = queries.dims();

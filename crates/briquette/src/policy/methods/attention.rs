@@ -5,8 +5,8 @@ use crate::{
     budget::{Budget, Recent},
     policy::{Policy, PositionMode, Schedule},
     score::{
-        AccumulatedAttention, ChunkAttention, ChunkKv, DropError, ExpectedAttention, HeadMean,
-        Pool, QuestionAttention, RKv, Recency, RobustAttention, WindowAttention, WindowVariance,
+        AccumulatedAttention, Cake, ChunkKv, DropKv, ExpectedAttention, Finch, HeadMean, NonCausal,
+        Pool, RKv, Recency, RoCo, WindowAttention,
     },
     store::Ragged,
 };
@@ -18,17 +18,17 @@ impl Policy {
         Self::custom("h2o", budget, AccumulatedAttention::default()).with_recent(Recent::Share(0.5))
     }
 
-    /// TOVA (Oren et al., 2024): the tokens the last query attends to, the mean over all heads, one
-    /// set per layer. The last token itself is always kept.
+    /// TOVA (Oren et al., 2024): the tokens that the last query attends to, by the mean over all
+    /// heads, the same in every head of a layer. The last token itself is always kept.
     pub fn tova(budget: Budget) -> Self {
         let score = WindowAttention { window: 1, pool: None, heads: HeadMean::Layer };
         Self::custom("tova", budget, score).with_recent(Recent::Tokens(1))
     }
 
-    /// RoCo (Ren and Zhu, 2024): the highest mean attention, a quarter of the budget for the tokens
-    /// whose attention varies most, the first 4 tokens and the last 10.
+    /// RoCo (Ren and Zhu, 2024): the tokens with the highest mean attention, the first 4 tokens and
+    /// the last 10. A quarter of the budget is for the tokens whose attention varies most.
     pub fn roco(budget: Budget) -> Self {
-        Self::custom("roco", budget, RobustAttention { std_share: 0.25 })
+        Self::custom("roco", budget, RoCo { std_share: 0.25 })
             .with_sinks(4)
             .with_recent(Recent::Tokens(10))
     }
@@ -47,54 +47,56 @@ impl Policy {
     /// PyramidKV (Cai et al., 2024): SnapKV, with budgets that fall from the first layer to the
     /// last.
     pub fn pyramidkv(budget: Budget) -> Self {
-        Self::snapkv(budget).with_name("pyramidkv").with_allocate(Pyramid { beta: 20.0 })
+        Self::snapkv(budget).with_name("pyramidkv").with_allocator(Pyramid { beta: 20.0 })
     }
 
-    /// CAKE (Qin et al., 2025): mean and variance of the attention of the last 32 queries, budgets
-    /// by the entropy and variance of each layer's attention.
+    /// CAKE (Qin et al., 2025): tokens by the mean and variance of the last 32 queries' attention,
+    /// layer budgets by the entropy and variance of each layer's attention.
     pub fn cake(budget: Budget) -> Self {
         Self::snapkv(budget)
             .with_name("cake")
-            .with_score(WindowVariance { window: 32, gamma: 200.0, pool: Some(Pool::avg(5)) })
-            .with_allocate(Preference { window: 32, tau1: 1.0, tau2: 1.0 })
+            .with_scorer(Cake { window: 32, gamma: 200.0, pool: Some(Pool::avg(5)) })
+            .with_allocator(Preference { window: 32, tau1: 1.0, tau2: 1.0 })
     }
 
-    /// AdaKV (Feng et al., 2024): SnapKV, with budgets that go to the heads with the highest
+    /// AdaKV (Feng et al., 2024): SnapKV, with larger budgets for the heads with the highest
     /// scores.
     pub fn adakv(budget: Budget) -> Self {
-        Self::snapkv(budget).with_name("adakv").with_allocate(HeadAdaptive::default())
+        Self::snapkv(budget).with_name("adakv").with_allocator(HeadAdaptive::default())
     }
 
-    /// SimLayerKV (Zhang et al., 2024): everything, except in layers whose last query gives more
-    /// than 0.9 of its attention to the first 4 tokens and the last ones: these keep only those
-    /// tokens, as many as the budget allows.
+    /// SimLayerKV (Zhang et al., 2024): everything, except in lazy layers. There the last query
+    /// gives more than 0.9 of its attention to the first 4 tokens and the last ones; only those
+    /// tokens are kept, as many as the budget allows.
     pub fn simlayerkv(budget: Budget) -> Self {
         Self::custom("simlayerkv", budget, Recency {})
             .with_sinks(4)
-            .with_allocate(LazyLayers { threshold: 0.9, window: 1 })
+            .with_allocator(LazyLayers { threshold: 0.9, window: 1 })
             .with_store(Ragged {})
             .with_schedule(Schedule::prefill_only())
     }
 
-    /// ChunkKV (Liu et al., 2025): SnapKV's tokens in whole chunks of 20, one set per layer.
+    /// ChunkKV (Liu et al., 2025): SnapKV's tokens in whole chunks of 20, the same in every head of
+    /// a layer.
     pub fn chunkkv(budget: Budget) -> Self {
         let score =
             WindowAttention { window: 32, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
-        Self::snapkv(budget).with_name("chunkkv").with_score(ChunkKv::of(20, score))
+        Self::snapkv(budget).with_name("chunkkv").with_scorer(ChunkKv::of(20, score))
     }
 
     /// FINCH (Corallo and Papotti, 2024): the tokens that the question attends to, and the question
-    /// itself, the last 32 tokens of the prompt unless [`with_window`](Self::with_window) sets
-    /// another number; positions are re-counted inside the cache.
+    /// itself. The question is the last 32 tokens of the prompt, unless
+    /// [`with_window`](Self::with_window) sets another number. Positions are re-counted inside the
+    /// cache.
     pub fn finch(budget: Budget) -> Self {
         Self::snapkv(budget)
             .with_name("finch")
-            .with_score(QuestionAttention { window: 32 })
+            .with_scorer(Finch { window: 32 })
             .with_positions(PositionMode::InCache)
     }
 
-    /// R-KV (Cai et al., 2025): the tokens that the last 8 queries attend to, less those with keys
-    /// like many others, and the last 8; every 128 decoded tokens too.
+    /// R-KV (Cai et al., 2025): the tokens that the last 8 queries attend to, with a penalty for
+    /// keys that resemble many others, and the last 8. Compresses again every 128 decoded tokens.
     pub fn rkv(budget: Budget) -> Self {
         let attention =
             WindowAttention { window: 8, pool: Some(Pool::max(7)), heads: HeadMean::Group };
@@ -104,17 +106,18 @@ impl Policy {
     }
 
     /// Compactor's non-causal attention alone (Chari and Van Durme, 2025): the first 8 tokens, the
-    /// last 4, and those that all queries of their own chunk of 256 attend to.
-    pub fn chunk_attention(budget: Budget) -> Self {
+    /// last 4, and those that the queries of their own chunk of 256 attend to, earlier queries
+    /// included.
+    pub fn non_causal(budget: Budget) -> Self {
         Self::compactor(budget)
-            .with_name("chunk-attention")
-            .with_score(ChunkAttention { chunk: 256, pool: Some(Pool::avg(3)) })
+            .with_name("non-causal")
+            .with_scorer(NonCausal { chunk: 256, pool: Some(Pool::avg(3)) })
             .with_positions(PositionMode::Written)
     }
 
-    /// Expected Attention (Devoto et al., 2025): the first 4 tokens, and those that queries like
-    /// the prompt's are expected to attend to at the next 512 positions, times the length of their
-    /// values.
+    /// Expected Attention (Devoto et al., 2025): the first 4 tokens, and those with the highest
+    /// expected attention times the length of their values. The attention is that of queries like
+    /// the prompt's at the next 512 positions.
     pub fn expected_attention(budget: Budget) -> Self {
         let score = ExpectedAttention { future: 512, epsilon: 0.0 };
         Self::custom("expected-attention", budget, score)
@@ -123,9 +126,9 @@ impl Policy {
     }
 
     /// DropKV (2026): the tokens without which the outputs of the last 32 queries would move
-    /// furthest, and those 32.
+    /// furthest, and the last 32 tokens.
     pub fn dropkv(budget: Budget) -> Self {
-        Self::custom("dropkv", budget, DropError { window: 32, pool: None })
+        Self::custom("dropkv", budget, DropKv { window: 32, pool: None })
             .with_recent(Recent::Tokens(32))
             .with_schedule(Schedule::prefill_only())
     }

@@ -10,11 +10,11 @@ use crate::{
 };
 
 impl Policy {
-    /// CompressKV's tokens and layer budgets, which each layer's heads share by AdaKV's comparison
-    /// of their own scores (AdaCompressKV of CompressKV's appendix D).
+    /// CompressKV's tokens and layer budgets; the heads of a layer share its budget by AdaKV's
+    /// comparison of their own scores (AdaCompressKV of CompressKV's appendix D).
     pub fn compresskv_adakv(budget: Budget) -> Self {
         let by = WindowAttention { window: 8, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
-        Self::compresskv(budget).with_name("compresskv-adakv").with_allocate(HeadAdaptive {
+        Self::compresskv(budget).with_name("compresskv-adakv").with_allocator(HeadAdaptive {
             by: Some(by),
             layers: Some(COMPRESSKV_LAYERS),
             ..HeadAdaptive::default()
@@ -25,7 +25,7 @@ impl Policy {
     pub fn compresskv_headkv(budget: Budget) -> Self {
         Self::compresskv(budget)
             .with_name("compresskv-headkv")
-            .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
+            .with_allocator(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
     }
 
     /// CompressKV's tokens in KIVI's 2 bits.
@@ -35,19 +35,19 @@ impl Policy {
 
     /// EMS under PyramidKV's layer budgets.
     pub(super) fn ems_pyramidkv(budget: Budget) -> Self {
-        Self::ems(budget).with_name("ems-pyramidkv").with_allocate(Pyramid { beta: 20.0 })
+        Self::ems(budget).with_name("ems-pyramidkv").with_allocator(Pyramid { beta: 20.0 })
     }
 
     /// KeyDiff's tokens under AdaKV's head budgets.
     pub fn keydiff_adakv(budget: Budget) -> Self {
-        Self::keydiff(budget).with_name("keydiff-adakv").with_allocate(HeadAdaptive::default())
+        Self::keydiff(budget).with_name("keydiff-adakv").with_allocator(HeadAdaptive::default())
     }
 
     /// Expected Attention with ε = 0.01 under AdaKV's head budgets.
     pub fn expected_attention_adakv(budget: Budget) -> Self {
         Self::expected_attention(budget)
             .with_name("expected-attention-adakv")
-            .with_score(ExpectedAttention { future: 512, epsilon: 0.01 })
-            .with_allocate(HeadAdaptive::default())
+            .with_scorer(ExpectedAttention { future: 512, epsilon: 0.01 })
+            .with_allocator(HeadAdaptive::default())
     }
 }

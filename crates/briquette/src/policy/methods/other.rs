@@ -16,14 +16,14 @@ impl Policy {
         policy
     }
 
-    /// Local window: the last tokens of the budget.
+    /// Local window: the last tokens, as many as the budget allows.
     pub fn local_window(budget: Budget) -> Self {
         Self::custom("local-window", budget, Recency {})
     }
 
     /// StreamingLLM (Xiao et al., 2023): the first 4 tokens and the last ones; positions are
     /// re-counted inside the cache (section 3.2). A prompt that comes in chunks is compressed after
-    /// each of them, so that it may be longer than the model's context.
+    /// each chunk, so that it may be longer than the model's context.
     pub fn streaming_llm(budget: Budget) -> Self {
         Self::local_window(budget)
             .with_name("streaming-llm")
@@ -46,8 +46,8 @@ impl Policy {
         Self::full().with_name("kivi").with_kivi(bits)
     }
 
-    /// FP8 (Micikevicius et al., 2022): everything, in 8-bit floating point of the form E4M3 with a
-    /// scale a vector; fewer than the last 32 tokens in full precision.
+    /// FP8 (Micikevicius et al., 2022): everything, in 8-bit floating point of the form E4M3 with
+    /// one scale per vector. The last tokens, fewer than 32, stay in full precision.
     pub fn fp8() -> Self {
         Self::full().with_name("fp8").with_store(Fp8 {})
     }

@@ -6,7 +6,7 @@ use crate::{
     policy::{Policy, PositionMode, PrefillCompression},
 };
 
-/// Budget that a method is built with where another one follows, or only its name counts.
+/// Placeholder budget, where another one is set later or only the method's name counts.
 const ANY: Budget = Budget::Tokens(1024);
 
 /// A named method. Its name is that of its policy.
@@ -99,7 +99,12 @@ const METHODS: &[Method] = &[
     method(Policy::keydiff, "KeyDiff", "Park et al., 2025", "keys least similar to the mean key"),
     method(Policy::keydiff_adakv, "KeyDiff + AdaKV", "-", "KeyDiff's, with budgets by head"),
     method(Policy::lagkv, "LagKV", "Liang et al., 2025", "deviation from the next tokens' range"),
-    method(Policy::cur, "CurDKV", "Sengupta et al., 2025", "long keys and values among neighbours"),
+    method(
+        Policy::curdkv,
+        "CurDKV",
+        "Sengupta et al., 2025",
+        "long keys and values among neighbours",
+    ),
     method(
         Policy::leverage,
         "Leverage",
@@ -107,7 +112,7 @@ const METHODS: &[Method] = &[
         "keys that stand out of the others' space",
     ),
     method(
-        Policy::chunk_attention,
+        Policy::non_causal,
         "Non-causal attention",
         "Chari and Van Durme, 2025",
         "what all queries of a chunk attend to",
@@ -183,7 +188,7 @@ const METHODS: &[Method] = &[
 ];
 
 impl Policy {
-    /// The named method with this budget. Without one it gets its budget later, by
+    /// Returns the named method with this budget. Without a budget, set one later by
     /// [`with_budget`](Self::with_budget) or [`with_default_budget`](Self::with_default_budget).
     ///
     /// # Errors
@@ -229,7 +234,7 @@ pub struct MethodInfo {
     pub positions: String,
 }
 
-/// Every named method, read off the policies themselves.
+/// Returns every named method, as its own policy describes it.
 pub fn methods() -> Vec<MethodInfo> {
     METHODS.iter().map(describe).collect()
 }

@@ -29,7 +29,7 @@ use crate::{
 /// a kv head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DropError {
+pub struct DropKv {
     /// Number of queries observed.
     pub window: usize,
     /// Pooling, if any.
@@ -37,9 +37,9 @@ pub struct DropError {
     pub pool: Option<Pool>,
 }
 
-impl Scorer for DropError {
+impl Scorer for DropKv {
     fn name(&self) -> &str {
-        "drop-error"
+        "dropkv"
     }
 
     fn summary(&self) -> String {

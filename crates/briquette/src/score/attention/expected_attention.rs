@@ -34,9 +34,9 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedAttention {
-    /// Number of positions to come.
+    /// Number of future positions.
     pub future: usize,
-    /// Summand of the attention before it is multiplied by the length of the value: ε.
+    /// Number added to the attention before it is multiplied by the length of the value: ε.
     #[serde(default)]
     pub epsilon: f64,
 }

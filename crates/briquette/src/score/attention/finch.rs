@@ -25,14 +25,14 @@ use crate::{
 /// pooled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct QuestionAttention {
+pub struct Finch {
     /// Number of tokens of the question.
     pub window: usize,
 }
 
-impl Scorer for QuestionAttention {
+impl Scorer for Finch {
     fn name(&self) -> &str {
-        "question-attention"
+        "finch"
     }
 
     fn summary(&self) -> String {

@@ -23,7 +23,7 @@ use crate::{
 /// (Chari and Van Durme, 2025, [arXiv 2507.08143](https://arxiv.org/abs/2507.08143)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ChunkAttention {
+pub struct NonCausal {
     /// Number of tokens of a chunk.
     pub chunk: usize,
     /// Pooling, if any.
@@ -31,9 +31,9 @@ pub struct ChunkAttention {
     pub pool: Option<Pool>,
 }
 
-impl Scorer for ChunkAttention {
+impl Scorer for NonCausal {
     fn name(&self) -> &str {
-        "chunk-attention"
+        "non-causal"
     }
 
     fn summary(&self) -> String {

@@ -24,14 +24,14 @@ use crate::{
 /// omission".
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RobustAttention {
+pub struct RoCo {
     /// Share of the budget for the tokens with the highest standard deviation.
     pub std_share: f64,
 }
 
-impl Scorer for RobustAttention {
+impl Scorer for RoCo {
     fn name(&self) -> &str {
-        "robust-attention"
+        "roco"
     }
 
     fn summary(&self) -> String {

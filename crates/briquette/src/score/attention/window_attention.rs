@@ -92,8 +92,8 @@ impl Scorer for WindowAttention {
         false
     }
 
-    /// Of pooling neighbours there are none; what heads agree on, they evict alike, so that they
-    /// hold the same tokens in the same slots.
+    /// Only pooling looks at neighbours. Heads that share their scores evict the same tokens, so
+    /// that they hold the same tokens in the same slots.
     fn ignores_order(&self) -> bool {
         self.pool.is_none() && !matches!(self.heads, HeadMean::Retrieval(_))
     }

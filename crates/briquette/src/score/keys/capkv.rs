@@ -32,7 +32,7 @@ use crate::{
 pub struct CapKv {
     /// Temperature of the weights of keys by their cosine with the mean query: τ.
     pub tau: f64,
-    /// Number of positions to come.
+    /// Number of future positions.
     pub future: usize,
 }
 

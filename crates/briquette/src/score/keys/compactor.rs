@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     score::{
-        AttentionRequest, ChunkAttention, Leverage, Scorer,
+        AttentionRequest, Leverage, NonCausal, Scorer,
         support::{FromFirst, scored},
     },
 };
@@ -27,8 +27,8 @@ pub struct Compactor {
     /// First summand.
     pub leverage: Leverage,
     /// Second summand.
-    pub attention: ChunkAttention,
-    /// Factor of the first summand; absent, the share of the entries that are dropped.
+    pub attention: NonCausal,
+    /// Factor of the first summand; if absent, the share of the entries that are dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blend: Option<f64>,
 }

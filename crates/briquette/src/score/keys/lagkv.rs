@@ -26,8 +26,8 @@ use crate::{
 /// follow: LagKV (Liang et al., 2025, [arXiv 2504.04704](https://arxiv.org/abs/2504.04704)).
 ///
 /// Behind the sinks the entries of a head are partitioned. Each channel of a token is scaled by its
-/// minimum and maximum in the next partition; the deviation over the channels goes through a
-/// softmax over the partition, the mean of keys and values is taken, and a token's score is its
+/// minimum and maximum in the next partition. The deviation over the channels passes through a
+/// softmax over the partition, and the mean of keys and values is taken. A token's score is its
 /// rank in its partition over the partition's size. Sinks, and tokens without a whole partition
 /// behind them, score 1, more than any rank. With fewer than two partitions a later token scores
 /// higher.

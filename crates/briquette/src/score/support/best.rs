@@ -7,8 +7,9 @@ use crate::{
     ops::{SelectInput, constant_floats},
 };
 
-/// Mask of the `keep` best entries of each head, rows first, the first `sinks` and the last
-/// `recent` among them: 1 at these, 0 at others, `[batch, kv_heads, entries]`, f32.
+/// Mask of the `keep` best entries of each head, rows first: 1 at these, 0 at others,
+/// `[batch, kv_heads, entries]`, f32. The first `sinks` and the last `recent` entries are among
+/// them.
 pub(crate) fn best(
     view: &LayerView<'_>,
     scores: &Tensor<3>,

@@ -1,4 +1,4 @@
-//! Entries counted from the first of their head: partitions begin there, whatever padding stands
+//! Entries counted from the first of their head: partitions begin there, whatever padding comes
 //! before.
 
 use burn::tensor::{Bool, DType, Int, Tensor};

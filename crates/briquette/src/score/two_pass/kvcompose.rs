@@ -18,31 +18,31 @@ use crate::{
     score::{AttentionRequest, Repeat, Scorer},
 };
 
-/// Maximum attention that a token receives while the model reads the prompt a second time, the mean
-/// over the query heads that share its kv head, plus the mean of that over the layer: KVCompose
-/// (Akulov et al., 2025, [arXiv 2509.05165](https://arxiv.org/abs/2509.05165)).
+/// Maximum attention that a token receives while the model reads the prompt a second time: the mean
+/// over the query heads that share its kv head, plus the mean over the layer. KVCompose (Akulov et
+/// al., 2025, [arXiv 2509.05165](https://arxiv.org/abs/2509.05165)).
 ///
 /// The model runs a second time, on a [`Reconstruction`](crate::cache::Reconstruction): the prompt
-/// follows itself, without a word between.
+/// follows itself, with nothing in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RereadAttention {
+pub struct KvCompose {
     /// Number of tokens read at a time.
     pub tokens: usize,
     /// Whether the mean over the layer's heads is added.
     pub layer_mean: bool,
 }
 
-impl Default for RereadAttention {
+impl Default for KvCompose {
     /// Defaults: 2,048 tokens at a time, with the mean of the layer.
     fn default() -> Self {
         Self { tokens: 2048, layer_mean: true }
     }
 }
 
-impl Scorer for RereadAttention {
+impl Scorer for KvCompose {
     fn name(&self) -> &str {
-        "reread-attention"
+        "kvcompose"
     }
 
     fn summary(&self) -> String {

@@ -25,7 +25,7 @@ use crate::{
 /// The model runs a second time, on a [`Reconstruction`](crate::cache::Reconstruction).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ReconstructionAttention {
+pub struct KvZip {
     /// Number of tokens repeated at a time.
     pub tokens: usize,
     /// Whether a weight is divided by the length of the hidden state of its query and multiplied by
@@ -35,16 +35,16 @@ pub struct ReconstructionAttention {
     pub normalize: bool,
 }
 
-impl Default for ReconstructionAttention {
+impl Default for KvZip {
     /// Defaults of KVzip: 2,048 tokens at a time, weights as they are.
     fn default() -> Self {
         Self { tokens: 2048, normalize: false }
     }
 }
 
-impl Scorer for ReconstructionAttention {
+impl Scorer for KvZip {
     fn name(&self) -> &str {
-        "reconstruction-attention"
+        "kvzip"
     }
 
     fn summary(&self) -> String {

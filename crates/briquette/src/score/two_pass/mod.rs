@@ -3,5 +3,5 @@
 mod kvcompose;
 mod kvzip;
 
-pub use kvcompose::RereadAttention;
-pub use kvzip::ReconstructionAttention;
+pub use kvcompose::KvCompose;
+pub use kvzip::KvZip;

@@ -6,7 +6,7 @@
 //! s[j] = 1 for the entries that are left where blocks compete one after another, 0 for others
 //! ```
 //!
-//! Protected: what the policy says; of it the first tokens in each block too.
+//! Protected: what the policy says; its first tokens also while blocks compete.
 
 use std::sync::Arc;
 
@@ -23,16 +23,16 @@ use crate::{
 /// block prompt processing of KeyDiff (Park et al., 2025, section 3, [arXiv
 /// 2504.15364](https://arxiv.org/abs/2504.15364)), as BlockPress of kvpress has it.
 ///
-/// The first entries, as many as the budget says, compete with the next `length`, the remaining
-/// ones with the next, and so on: each time the scorer sees only these. The attention has seen the
-/// whole prompt; where it should not, the prompt is given in chunks and compressed after each of
-/// them.
+/// The first entries, as many as the budget allows, compete with the next `length`, the remaining
+/// ones with the `length` after those, and so on; each time the scorer sees only these. The
+/// attention has seen the whole prompt. Where it should not, give the prompt in chunks and compress
+/// after each of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlockWise {
     /// Number of tokens of a block.
     pub length: usize,
-    /// Wrapped scorer: one that looks at keys and values.
+    /// Wrapped scorer, which looks at keys and values.
     pub of: Arc<dyn Scorer>,
 }
 
@@ -91,7 +91,7 @@ impl Scorer for BlockWise {
 }
 
 impl BlockWise {
-    /// Keeps the best `keep` of these columns of each head.
+    /// Drops all but the best `keep` of the columns `left` of each head.
     fn drop(&self, view: &LayerView<'_>, left: &mut [Vec<usize>], keep: &[usize]) -> Result<()> {
         let heads = view.shape.kv_heads;
         let selection = Selection::of_heads(left, heads, &view.positions().device());

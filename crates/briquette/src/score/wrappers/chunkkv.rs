@@ -25,8 +25,8 @@ use crate::{
 /// chunks are kept and every head keeps the same: ChunkKV (Liu et al., 2025, [arXiv
 /// 2502.00299](https://arxiv.org/abs/2502.00299)).
 ///
-/// Protected entries do not count. Of the last chunk that the budget reaches the older tokens stay.
-/// Where heads already hold different tokens each has chunks of its own.
+/// Protected entries do not count. If the budget ends within a chunk, its older tokens stay. Where
+/// heads already hold different tokens, each has chunks of its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkKv {

@@ -27,9 +27,9 @@ use crate::{
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CriticalKv {
-    /// Share of the budget that goes to the highest scores as they are.
+    /// Share of the budget for the highest scores as they are.
     pub first: f64,
-    /// Summand of a score: ε.
+    /// Number added to a score: ε.
     pub epsilon: f64,
     /// Wrapped scorer.
     pub of: Arc<dyn Scorer>,

@@ -24,8 +24,8 @@ use crate::{LayerView, Result, check, score::Scorer};
 /// its `few` best tokens; other chunks contribute all of theirs. The rest comes last, by its own
 /// scores. Scores are the ranks in this order, which is computed on the host.
 ///
-/// Protected entries do not count. Where heads already hold different tokens each has chunks of its
-/// own.
+/// Protected entries do not count. Where heads already hold different tokens, each has chunks of
+/// its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EntropyGated {
@@ -106,7 +106,7 @@ struct Chunk {
     entropy: f64,
 }
 
-/// Order of the tokens `counted`, the one to be kept first at the front; of equal ones the older.
+/// Order of the tokens `counted`, the most important first; of equal ones the older.
 fn order(scores: &[f64], counted: Range<usize>, length: usize, few: usize) -> Vec<usize> {
     let chunk = |start: usize| {
         let tokens = start.max(counted.start)..(start + length).min(counted.end);
@@ -134,8 +134,8 @@ fn order(scores: &[f64], counted: Range<usize>, length: usize, few: usize) -> Ve
     order
 }
 
-/// Entropy of scores as shares of their sum, divided by that of as many equal scores; scores below
-/// 0 are shifted up to it. 0 where there is nothing to share.
+/// Entropy of scores as shares of their sum, divided by that of as many equal scores. If some are
+/// below 0, all are first shifted up to it. 0 for a single score, and for a sum of 0.
 fn entropy(scores: &[f64]) -> f64 {
     let lowest = scores.iter().copied().fold(0.0, f64::min);
     let sum: f64 = scores.iter().map(|score| score - lowest).sum();

@@ -97,7 +97,6 @@ fn place_of_value(row: usize, chunk: usize, #[comptime] chunks: usize) -> usize 
 /// Where the entries of a head are.
 #[derive(CubeType)]
 struct Entries {
-    /// Tiles of the list.
     list_tiles: usize,
     /// First row of the list, and how many it has.
     list_start: usize,
