@@ -210,8 +210,8 @@ fn lists_that_do_not_fit_are_refused() {
     }
 }
 
-/// Entries of `[batch, heads, columns]`, all numbers different; so many statistics, of so many heads
-/// for each.
+/// Entries of `[batch, heads, columns]`, all numbers different; so many statistics, of so many
+/// heads for each.
 fn entries(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) -> Entries {
     let [batch, heads, width] = dims;
     let count = |numbers: usize, from: usize| (0..numbers).map(move |number| from + number);
