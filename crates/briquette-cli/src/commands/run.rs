@@ -151,13 +151,13 @@ struct Left {
 /// for it may have been built elsewhere.
 fn dry_run(args: &Args, measurement: &Measurement<'_>, out: &Path) -> Result<()> {
     let plan = measurement.plan;
-    let opened = open_device(args.device.name());
-    match &opened {
-        Ok((name, _)) => {
-            args.jobs.threads(name)?;
+    let runner = match open_device(args.device.name()) {
+        Ok((name, device)) => Some(measurement.runner(&name, device)?),
+        Err(error) => {
+            note(&format!("the run would be refused: {}", with_causes(&error)));
+            None
         }
-        Err(error) => note(&format!("the run would be refused: {}", with_causes(error))),
-    }
+    };
     check_folder(out, measurement.file, args.shard)?;
     let mut done = BTreeSet::new();
     let mut rescoring = Rescoring::new(plan);
@@ -194,8 +194,8 @@ fn dry_run(args: &Args, measurement: &Measurement<'_>, out: &Path) -> Result<()>
         writeln!(shown.behind, "{}, {} at {}: {reason}", key.model, key.policy, key.budget)?;
     }
     let mut seconds = BTreeMap::new();
-    if opened.is_ok() {
-        for needed in measurement.time_needed(|key| done.contains(key))? {
+    if let Some(runner) = runner {
+        for needed in measurement.time_needed(&runner, |key| done.contains(key))? {
             let TimeNeeded { model, units, measured, time } = needed;
             let time = time.inspect(|time| {
                 seconds.insert(model.clone(), time.as_secs_f64());

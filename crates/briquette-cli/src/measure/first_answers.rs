@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use briquette_eval::{
     record::{Outcome, Record},
-    run::{FIRST_PROMPTS, weak},
+    run::{FIRST_PROMPTS, FULL, weak},
 };
 
 /// Sums of the scores of the first prompts, and how many they are, by model, task and question.
@@ -20,7 +20,7 @@ impl FirstAnswers {
         let (key, Outcome::Answers { answers, .. }) = (&record.key, &record.outcome) else {
             return None;
         };
-        if key.policy != "full" || answers.is_empty() {
+        if key.policy != FULL || answers.is_empty() {
             return None;
         }
         let score = answers.iter().map(|answer| answer.score).sum::<f64>() / answers.len() as f64;

@@ -18,6 +18,7 @@ use briquette_eval::{
     },
 };
 use briquette_report::{html, summary};
+use burn::tensor::Device;
 use serde::Serialize;
 
 use super::first_answers::FirstAnswers;
@@ -65,7 +66,8 @@ struct Report {
 impl Measurement<'_> {
     /// Runs what the results do not hold yet, and shows all of them.
     pub(crate) fn run(self) -> Result<()> {
-        let (name, runner) = self.runner()?;
+        let (name, device) = open_device(self.device)?;
+        let runner = self.runner(&name, device)?;
         let kept = self.out.clone();
         let unkept = kept.is_none().then(tempfile::tempdir).transpose()?;
         let dir = kept.as_deref().or(unkept.as_ref().map(tempfile::TempDir::path));
@@ -155,28 +157,27 @@ impl Measurement<'_> {
 }
 
 impl Measurement<'_> {
-    /// The device by its name, and how the plan is run on it.
-    fn runner(&self) -> Result<(String, Runner)> {
-        let (name, device) = open_device(self.device)?;
-        let runner = Runner {
-            batch: self.batch.limit(&name, &device),
-            policies: self.batch.policies(&name),
+    /// How the plan is run on the device of this name.
+    pub(crate) fn runner(&self, name: &str, device: Device) -> Result<Runner> {
+        Ok(Runner {
+            batch: self.batch.limit(name, &device),
+            policies: self.batch.policies(name),
             device,
-            threads: self.jobs.threads(&name)?,
+            threads: self.jobs.threads(name)?,
             shard: self.shard,
             keep_going: self.keep_going,
             interrupt: interrupt::flag(),
-        };
-        Ok((name, runner))
+        })
     }
 
-    /// The time that what is left takes on this device, from a few seconds of measuring.
-    pub(crate) fn time_needed(&self, is_done: impl Fn(&Key) -> bool) -> Result<Vec<TimeNeeded>> {
-        let (_, runner) = self.runner()?;
-        let spinner = progress::spinner("measuring how long it takes");
-        let found = estimate(self.plan, &runner, MEASURED, is_done);
-        drop(spinner);
-        Ok(found?)
+    /// The time that what is left takes, from a few seconds of measuring.
+    pub(crate) fn time_needed(
+        &self,
+        runner: &Runner,
+        is_done: impl Fn(&Key) -> bool,
+    ) -> Result<Vec<TimeNeeded>> {
+        let _spinner = progress::spinner("measuring how long it takes");
+        Ok(estimate(self.plan, runner, MEASURED, is_done)?)
     }
 
     /// A line before long work: models, device and units.

@@ -156,7 +156,9 @@ pub(super) fn rounds<'a>(
             }
         }
     }
-    rounds.sort_by_key(|round| !round.batches.iter().any(|batch| is_first(plan, tasks, batch)));
+    rounds.sort_by_cached_key(|round| {
+        !round.batches.iter().any(|batch| is_first(plan, tasks, batch))
+    });
     rounds
 }
 

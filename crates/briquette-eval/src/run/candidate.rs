@@ -6,7 +6,7 @@ use super::budget::RunBudget;
 use crate::{Result, policy::NamedPolicy};
 
 /// Label of the full cache, with which the others are compared.
-pub(super) const FULL: &str = "full";
+pub const FULL: &str = "full";
 
 /// A policy with a budget that is to be measured, or the reason why it cannot be.
 #[derive(Clone, Debug)]

@@ -46,33 +46,26 @@ pub fn estimate(
     seconds: Duration,
     is_done: impl Fn(&Key) -> bool,
 ) -> Result<Vec<TimeNeeded>> {
-    let here = |key: &Key| runner.shard.is_none_or(|shard| shard.holds(key));
-    let mut found = Vec::new();
-    for model in &plan.models {
-        let is_left = |unit: &Unit| here(&unit.key) && !is_done(&unit.key);
-        if model.units.iter().any(is_left) {
-            let units = model.units.iter().filter(|unit| here(&unit.key));
-            found.push(of_model(plan, model, units, runner, seconds, is_left)?);
-        }
-    }
-    Ok(found)
+    let is_here = |unit: &Unit| runner.shard.is_none_or(|shard| shard.holds(&unit.key));
+    let is_left = |unit: &Unit| is_here(unit) && !is_done(&unit.key);
+    let models = plan.models.iter().filter(|model| model.units.iter().any(is_left));
+    models.map(|model| of_model(plan, model, runner, seconds, (&is_here, &is_left))).collect()
 }
 
-fn of_model<'a>(
+fn of_model(
     plan: &Plan,
-    planned: &'a ModelPlan,
-    units: impl Iterator<Item = &'a Unit>,
+    planned: &ModelPlan,
     runner: &Runner,
     seconds: Duration,
-    is_left: impl Fn(&Unit) -> bool,
+    (is_here, is_left): (impl Fn(&Unit) -> bool, impl Fn(&Unit) -> bool),
 ) -> Result<TimeNeeded> {
     let stop = briquette_models::Interrupt::new();
     let model = planned.opened.load(&runner.device)?.with_interrupt(stop.clone());
-    let (units, again) = (units.collect::<Vec<_>>(), |unit: &&&Unit| is_left(unit));
-    let left = units.iter().filter(again).copied();
+    let units = || planned.units.iter().filter(|unit| is_here(unit));
+    let left = units().filter(|unit| is_left(unit));
     let Prepared { fitted, refused } = Prepared::new(planned, &model, &plan.tasks, left)?;
     let can = |unit: &&Unit| !refused.iter().any(|(entry, _)| *entry == unit.entry);
-    let batches = pending(plan, planned, units.into_iter().filter(can), runner, &is_left);
+    let batches = pending(plan, planned, units().filter(can), runner, &is_left);
     let left = || batches.iter().flat_map(Batch::units).filter(|unit| is_left(unit));
     let (count, tokens) =
         left().fold((0, 0), |(count, tokens), unit| (count + 1, tokens + unit.tokens));

@@ -155,9 +155,9 @@ pub fn execute(
             let model = model_plan.opened.load(&runner.device)?;
             let model = model.with_interrupt(runner.interrupt.clone());
             let units = model_plan.units.iter().filter(|unit| left(results, unit));
-            let Prepared { fitted, refused } =
+            let Prepared { mut fitted, refused } =
                 Prepared::new(model_plan, &model, &plan.tasks, units)?;
-            executed.budgets.extend(fitted.found.iter().cloned());
+            executed.budgets.append(&mut fitted.found);
             for (entry, reason) in &refused {
                 let planned = &model_plan.entries[*entry];
                 let seed = model_plan.units.first().map(|unit| unit.key.seed);
@@ -261,8 +261,8 @@ impl Prepared {
     ) -> Result<Self> {
         let mut refused = probe(plan, model)?;
         let can = |unit: &&Unit| !refused.iter().any(|(entry, _)| *entry == unit.entry);
-        let fitted = Fitted::new(plan, model, tasks, left.filter(can))?;
-        refused.extend(fitted.refused.iter().cloned());
+        let mut fitted = Fitted::new(plan, model, tasks, left.filter(can))?;
+        refused.append(&mut fitted.refused);
         Ok(Self { fitted, refused })
     }
 }

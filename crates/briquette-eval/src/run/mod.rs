@@ -52,6 +52,7 @@ mod weak;
 
 pub use batch::BatchLimit;
 pub use begin::{begin, check_folder};
+pub use candidate::FULL;
 pub use estimate::{TimeNeeded, estimate};
 pub use execute::{Executed, Failure, Progress, Runner, Split, execute};
 pub use fidelity::FidelityTask;

@@ -1,14 +1,13 @@
 use std::{cmp::Ordering, collections::BTreeMap};
 
 use briquette::policy::MethodInfo;
+pub(super) use briquette_eval::run::FULL;
 use briquette_eval::{record::Key, tasks::Question};
 use serde::Serialize;
 
 use super::natural;
 use crate::budget_axis::BudgetUnit;
 
-/// The label of what the others are compared with.
-pub(super) const FULL: &str = "full";
 /// The budget of a policy without one.
 pub(super) const NONE: &str = "-";
 
