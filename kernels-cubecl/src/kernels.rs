@@ -49,6 +49,23 @@ pub struct Kernels {
     fallbacks: Arc<Fallbacks>,
 }
 
+impl Kernels {
+    /// Computes what a check lets through; the input is moved, so that what nobody else holds is
+    /// changed in place.
+    fn checked<I, T>(
+        &self,
+        input: I,
+        check: impl FnOnce(&I) -> Result<()>,
+        kernels: impl FnOnce(I) -> T,
+        reference: impl FnOnce(I) -> Result<T>,
+    ) -> Result<T> {
+        match check(&input) {
+            Ok(()) => Ok(kernels(input)),
+            Err(error) => self.fallbacks.or(Err(error), || reference(input)),
+        }
+    }
+}
+
 impl Ops for Kernels {
     fn fallbacks(&self) -> Vec<Fallback> {
         self.fallbacks.list()
@@ -111,13 +128,7 @@ impl EntryOps for Kernels {
     }
 
     fn append(&self, input: AppendInput<'_>) -> Result<()> {
-        match check_append(&input) {
-            Ok(()) => {
-                append_checked(input);
-                Ok(())
-            }
-            Err(error) => self.fallbacks.or(Err(error), || Reference.append(input)),
-        }
+        self.checked(input, check_append, append_checked, |input| Reference.append(input))
     }
 
     fn count(&self, input: CountInput<'_>) -> Result<AttentionStatistics> {
@@ -198,11 +209,7 @@ impl MergeOps for Kernels {
         if !(1..=MOST_OTHERS).contains(&input.weights.dims()[2]) {
             return briquette_ops::merge(input, |input| self.accumulate(input));
         }
-        // Moved: keys and values that nobody else holds are merged in place.
-        match check_merge(&input) {
-            Ok(()) => Ok(merge_checked(input)),
-            Err(error) => self.fallbacks.or(Err(error), || Reference.merge(input)),
-        }
+        self.checked(input, check_merge, merge_checked, |input| Reference.merge(input))
     }
 
     fn ema_weights(&self, input: EmaInput<'_>) -> Result<EmaOutput> {
@@ -210,32 +217,25 @@ impl MergeOps for Kernels {
     }
 
     fn evict(&self, input: EvictInput<'_>) -> Result<()> {
-        match check_evict(&input) {
-            Ok(()) => {
-                evict_checked(input);
-                Ok(())
-            }
-            Err(error) => self.fallbacks.or(Err(error), || Reference.evict(input)),
-        }
+        self.checked(input, check_evict, evict_checked, |input| Reference.evict(input))
     }
 
     fn evict_merging(&self, input: EvictInput<'_>, merge: EvictMergeInput) -> Result<Tensor<2>> {
-        match check_evict_merging(&input, &merge) {
-            Ok(()) => Ok(evict_merging_checked(input, merge)),
-            Err(error) => self.fallbacks.or(Err(error), || Reference.evict_merging(input, merge)),
-        }
+        self.checked(
+            (input, merge),
+            |(input, merge)| check_evict_merging(input, merge),
+            |(input, merge)| evict_merging_checked(input, merge),
+            |(input, merge)| Reference.evict_merging(input, merge),
+        )
     }
 
     fn evict_spreading(&self, input: EvictInput<'_>, spread: EvictSpreadInput) -> Result<()> {
-        match check_evict_spreading(&input, &spread) {
-            Ok(()) => {
-                evict_spreading_checked(input, spread);
-                Ok(())
-            }
-            Err(error) => {
-                self.fallbacks.or(Err(error), || Reference.evict_spreading(input, spread))
-            }
-        }
+        self.checked(
+            (input, spread),
+            |(input, spread)| check_evict_spreading(input, spread),
+            |(input, spread)| evict_spreading_checked(input, spread),
+            |(input, spread)| Reference.evict_spreading(input, spread),
+        )
     }
 }
 
@@ -314,13 +314,9 @@ impl ClusterOps for Kernels {
     }
 
     fn evict_cluster(&self, input: EvictClusterInput<'_>) -> Result<()> {
-        match check_evict_cluster(&input) {
-            Ok(()) => {
-                evict_cluster_checked(input);
-                Ok(())
-            }
-            Err(error) => self.fallbacks.or(Err(error), || Reference.evict_cluster(input)),
-        }
+        self.checked(input, check_evict_cluster, evict_cluster_checked, |input| {
+            Reference.evict_cluster(input)
+        })
     }
 
     fn global_local(&self, input: GlobalLocalInput) -> Result<Tensor<3>> {

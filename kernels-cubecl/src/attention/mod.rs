@@ -6,6 +6,7 @@ mod decode;
 mod prefill;
 mod rotary;
 mod sparse;
+mod visible;
 mod window;
 
 pub use self::{

@@ -66,6 +66,16 @@ impl Check {
         OpError::check_value(self.operation, what, found, fits, expected)
     }
 
+    /// Refuses sizes of zero.
+    pub(crate) fn some<const N: usize>(&self, sizes: [(&'static str, usize); N]) -> Result<()> {
+        sizes.into_iter().try_for_each(|(what, size)| self.value(what, size, size > 0, "1 or more"))
+    }
+
+    /// Refuses another number than expected.
+    pub(crate) fn equal(&self, what: &'static str, found: usize, expected: usize) -> Result<()> {
+        self.value(what, found, found == expected, expected.to_string())
+    }
+
     /// Refuses more than the device takes.
     pub(crate) fn at_most(&self, what: &'static str, found: usize, max: usize) -> Result<()> {
         if found <= max {
@@ -87,6 +97,12 @@ impl Check {
         self.at_most("the number of cubes along x", x, max_x as usize)?;
         self.at_most("the number of cubes along y", y, max_y as usize)?;
         self.at_most("the number of cubes along z", z, max_z as usize)
+    }
+
+    /// Refuses cubes of more units than the device takes.
+    pub(crate) fn units(&self, units: usize) -> Result<()> {
+        let max = self.client.properties().hardware.max_units_per_cube;
+        self.at_most("units of a cube", units, max as usize)
     }
 
     /// Refuses a tensor whose numbers cannot be counted in 32 bits, as kernels do.

@@ -1,5 +1,6 @@
 //! Parts of the kernels of several families.
 
+pub(crate) mod backend;
 pub(crate) mod check;
 pub(crate) mod copy_rows;
 pub(crate) mod eviction;
@@ -7,6 +8,7 @@ pub(crate) mod line;
 pub(crate) mod masked;
 pub(crate) mod memory;
 pub(crate) mod nvidia;
+pub(crate) mod optional;
 pub(crate) mod order;
 pub(crate) mod padding;
 pub(crate) mod processors;

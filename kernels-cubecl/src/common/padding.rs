@@ -11,8 +11,7 @@ pub(crate) struct PaddingCounts(Vec<usize>);
 impl PaddingCounts {
     /// Counts the padding of heads that have so many columns of `width`.
     pub(crate) fn new(check: &Check, counts: &[usize], lists: usize, width: usize) -> Result<Self> {
-        let fits = counts.len() == lists;
-        check.value("the length of counts", counts.len(), fits, lists.to_string())?;
+        check.equal("the length of counts", counts.len(), lists)?;
         for &count in counts {
             check.value("counts", count, count <= width, format!("at most {width}"))?;
         }

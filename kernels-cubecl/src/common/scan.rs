@@ -22,3 +22,23 @@ pub(crate) fn inclusive_sum(scan: &mut Shared<[u32]>, value: u32, #[comptime] un
     }
     sum
 }
+
+/// The sum of `value` over the units. `shared` holds a number per unit.
+#[cube]
+pub(crate) fn sum_of_cube(shared: &mut Shared<[f32]>, value: f32, #[comptime] units: usize) -> f32 {
+    let unit = UNIT_POS as usize;
+    shared[unit] = value;
+    sync_cube();
+    #[unroll]
+    for step in 0..comptime!(units.ilog2()) {
+        let distance = comptime!(units >> (step + 1));
+        if unit < distance {
+            let other = shared[unit + distance];
+            shared[unit] += other;
+        }
+        sync_cube();
+    }
+    let sum = shared[0];
+    sync_cube();
+    sum
+}

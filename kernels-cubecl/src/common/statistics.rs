@@ -32,18 +32,13 @@ pub(crate) fn check_counted(
     [batch, heads, width, columns]: [usize; 4],
 ) -> Result<()> {
     let kinds = statistics.len();
-    let alike = counted.len() == kinds;
-    check.value("the kinds of counted", counted.len(), alike, kinds.to_string())?;
+    check.equal("the kinds of counted", counted.len(), kinds)?;
     let (Some(statistics), Some(counted)) = (statistics.stacked(), counted.stacked()) else {
         return Ok(());
     };
     let [rows, all, _] = statistics.dims();
-    check.value(
-        "the heads of statistics",
-        all,
-        all > 0 && all % heads == 0,
-        "those of the layer",
-    )?;
+    let grouped = all > 0 && all % heads == 0;
+    check.value("the heads of statistics", all, grouped, "those of the layer")?;
     check.shape("statistics", statistics.dims(), [kinds * batch, all, width])?;
     check.shape("counted", counted.dims(), [rows, all, columns])?;
     check.f32("statistics", statistics.dtype())?;

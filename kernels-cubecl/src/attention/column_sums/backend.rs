@@ -1,84 +1,128 @@
-// An operation of a backend takes its tensors one by one.
-#![allow(clippy::too_many_arguments)]
-
-use burn::backend::{
-    Backend, backend_extension,
-    tensor::{FloatTensor, IntTensor},
-};
 #[cfg(feature = "fusion")]
-use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
-use burn_cubecl::CubeBackend;
+use burn::backend::fusion::custom::TensorSpec;
+use burn::{
+    backend::{
+        Backend, TensorMetadata, backend_extension, cubecl::dtype_to_storage_type,
+        tensor::FloatTensor,
+    },
+    tensor::{DType, Shape},
+};
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{CubeCount, CubeDim};
 
-use super::launch::launch;
+#[cfg(cubecl_0_12)]
+use super::wgmma;
+use super::{
+    mma::{self, column_scores_mma},
+    portable::{ColumnSumsBlueprint, column_scores_tiled},
+};
+#[cfg(cubecl_0_12)]
+use crate::common::tile::wgmma::takes_heads;
+use crate::{
+    attention::visible::Visible,
+    common::tile::{
+        portable::{SIDE, UNITS},
+        support::{chunked, multiplies},
+    },
+};
 
-/// Sums over columns as operations of a backend.
+/// Fewest keys of a cube, of both kernels.
+pub(super) const FEWEST_KEYS: usize = SIDE;
+
+/// Sums over columns as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait ColumnScoresBackend: Backend {
-    /// See [`super::column_scores`].
-    #[fusion(meta = |queries, keys, _lse, _scale, local, squares| {
-        outputs(queries, keys, *local, *squares)
+    /// See [`super::column_scores`]: sums, local sums and sums of squares.
+    #[fusion(meta = |queries, keys, _lse, _visible, _scale, local, squares| {
+        let shapes = output_shapes(&queries.shape, &keys.shape, *local, *squares);
+        let [sums, local_sums, squares] = shapes.map(|shape| TensorSpec::new(shape, DType::F32));
+        (sums, local_sums, squares)
     })]
-    fn column_scores_causal(
+    fn column_scores(
         queries: FloatTensor<Self>,
         keys: FloatTensor<Self>,
         log_sum_exp: FloatTensor<Self>,
-        scale: f32,
-        local: usize,
-        squares: bool,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
-
-    /// See [`super::column_scores`].
-    #[fusion(meta = |queries, keys, _lse, _of_queries, _of_entries, _scale, local, squares| {
-        outputs(queries, keys, *local, *squares)
-    })]
-    fn column_scores_by_position(
-        queries: FloatTensor<Self>,
-        keys: FloatTensor<Self>,
-        log_sum_exp: FloatTensor<Self>,
-        query_positions: IntTensor<Self>,
-        entry_positions: IntTensor<Self>,
+        #[extension_type] visible: Visible<Self>,
         scale: f32,
         local: usize,
         squares: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// Shapes of the sums, for a fusion that has not run the operation yet.
-#[cfg(feature = "fusion")]
-fn outputs(
-    queries: &TensorSpec,
-    keys: &TensorSpec,
-    local: usize,
-    squares: bool,
-) -> (TensorSpec, TensorSpec, TensorSpec) {
-    let shapes = super::launch::output_shapes(&queries.shape, &keys.shape, local, squares);
-    let [sums, local_sums, squares] = shapes.map(|shape| TensorSpec::new(shape, DType::F32));
-    (sums, local_sums, squares)
+/// Shapes of sums, local sums and sums of squares; one number for those not wanted.
+fn output_shapes(queries: &Shape, keys: &Shape, local: usize, squares: bool) -> [Shape; 3] {
+    let all = Shape::from([queries[0], queries[1], keys[2]]);
+    let none = Shape::from([1, 1, 1]);
+    let if_wanted = |wanted: bool| if wanted { all.clone() } else { none.clone() };
+    [all.clone(), if_wanted(local > 0), if_wanted(squares)]
 }
 
 impl ColumnScoresBackend for CubeBackend {
-    fn column_scores_causal(
+    fn column_scores(
         queries: FloatTensor<Self>,
         keys: FloatTensor<Self>,
         log_sum_exp: FloatTensor<Self>,
+        visible: Visible<Self>,
         scale: f32,
         local: usize,
         squares: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        launch([queries, keys, log_sum_exp], None, scale, local, squares)
-    }
-
-    fn column_scores_by_position(
-        queries: FloatTensor<Self>,
-        keys: FloatTensor<Self>,
-        log_sum_exp: FloatTensor<Self>,
-        query_positions: IntTensor<Self>,
-        entry_positions: IntTensor<Self>,
-        scale: f32,
-        local: usize,
-        squares: bool,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let positions = Some([query_positions, entry_positions]);
-        launch([queries, keys, log_sum_exp], positions, scale, local, squares)
+        let shape = queries.shape();
+        let (batch, heads, head_dim) = (shape[0], shape[1], shape[3]);
+        let entries = keys.shape()[2];
+        let client = queries.client.clone();
+        let sums = output_shapes(&shape, &keys.shape(), local, squares).map(|shape| {
+            empty_device_dtype(client.clone(), queries.device.clone(), shape, DType::F32)
+        });
+        let (by_position, positions) = visible.positions(&queries, DType::I32);
+        let blueprint = ColumnSumsBlueprint { head_dim, by_position, local: local > 0, squares };
+        #[cfg(cubecl_0_12)]
+        if !by_position && takes_heads(&queries, &keys) {
+            wgmma::launch([queries, keys, log_sum_exp], sums.clone(), scale, local, blueprint);
+            return sums.into();
+        }
+        let [of_queries, of_entries] = positions;
+        let [query, key, int] =
+            [queries.dtype, keys.dtype, of_queries.dtype].map(dtype_to_storage_type);
+        let [out, local_out, squared_out] = sums.clone().map(CubeTensor::into_tensor_arg);
+        if queries.dtype == keys.dtype && multiplies(&client, queries.dtype, head_dim) {
+            let blocks = entries.div_ceil(mma::ROWS);
+            column_scores_mma::launch(
+                &client,
+                CubeCount::Static(heads as u32, blocks as u32, batch as u32),
+                CubeDim::new_1d(mma::ROWS as u32),
+                chunked(queries).into_tensor_arg(),
+                chunked(keys).into_tensor_arg(),
+                log_sum_exp.into_tensor_arg(),
+                of_queries.into_tensor_arg(),
+                of_entries.into_tensor_arg(),
+                out,
+                local_out,
+                squared_out,
+                local,
+                scale,
+                blueprint,
+                [query, int],
+            );
+        } else {
+            column_scores_tiled::launch(
+                &client,
+                CubeCount::Static(entries.div_ceil(SIDE) as u32, heads as u32, batch as u32),
+                CubeDim::new_1d(UNITS as u32),
+                queries.into_tensor_arg(),
+                keys.into_tensor_arg(),
+                log_sum_exp.into_tensor_arg(),
+                of_queries.into_tensor_arg(),
+                of_entries.into_tensor_arg(),
+                out,
+                local_out,
+                squared_out,
+                local,
+                scale,
+                blueprint,
+                [query, key, int],
+            );
+        }
+        sums.into()
     }
 }

@@ -2,33 +2,42 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::total::write_total;
+use super::portable::ColumnSumsBlueprint;
 use crate::common::{
+    line::write,
     masked::MASKED,
     nvidia::exp2::exp2,
     tile::mma::{CHUNK, Chunk, Pair, multiply, pitch, rows_of_a, rows_of_b, zeros},
 };
 
-/// Compile-time parameters of the kernel on tensor cores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ColumnSumsBlueprint {
-    pub(crate) head_dim: usize,
-    /// Planes of a cube. A plane has 32 keys.
-    pub(crate) planes: usize,
-    /// Queries of a block, a multiple of 16.
-    pub(crate) queries: usize,
-    /// Whether positions say which entries a query sees.
-    pub(crate) by_position: bool,
-    /// Whether the sums over the last queries are wanted.
-    pub(crate) local: bool,
-    /// Whether sums of squares are wanted.
-    pub(crate) squares: bool,
+/// Planes of a cube, of 32 keys each.
+const PLANES: usize = 4;
+/// Keys of a cube, and its units.
+pub(super) const ROWS: usize = PLANES * 32;
+/// Queries in shared memory at a time, a multiple of 16; there are as many again on their way.
+const QUERIES: usize = 32;
+
+/// Adds up what the four lanes of a quad have of a column, and writes it, if there is that column.
+#[cube]
+pub(super) fn write_total(
+    sums: &mut Tensor<f32>,
+    batch: usize,
+    head: usize,
+    column: usize,
+    own: f32,
+) {
+    let mut total = own;
+    total += plane_shuffle_xor(total, 1);
+    total += plane_shuffle_xor(total, 2);
+    if UNIT_POS_PLANE.is_multiple_of(4) && column < sums.shape(2) {
+        write::<f32>(sums, batch, head, column, total);
+    }
 }
 
 /// See [`super::column_scores`]. Rows of queries and keys are contiguous and 16-byte aligned.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
-pub(crate) fn column_scores_mma<E: Float, I: Int>(
+pub(super) fn column_scores_mma<E: Float, I: Int>(
     queries: &Tensor<Chunk<E>>,
     keys: &Tensor<Chunk<E>>,
     log_sum_exp: &Tensor<f32>,
@@ -42,18 +51,10 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
     #[comptime] blueprint: ColumnSumsBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let ColumnSumsBlueprint {
-        head_dim,
-        planes,
-        queries: block,
-        by_position,
-        local,
-        squares: squared,
-    } = blueprint;
+    let ColumnSumsBlueprint { head_dim, by_position, local, squares: squared } = blueprint;
+    let (rows, units, block) = comptime!((ROWS, ROWS, QUERIES));
     let pitch = comptime!(pitch(head_dim));
     let chunks = comptime!(head_dim / CHUNK);
-    let rows = comptime!(planes * 32);
-    let units = comptime!(planes * 32);
     let steps = comptime!(head_dim / 16);
 
     let unit = UNIT_POS as usize;

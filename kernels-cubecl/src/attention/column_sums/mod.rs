@@ -1,15 +1,13 @@
 mod backend;
-mod launch;
 mod mma;
 mod portable;
-mod total;
 #[cfg(cubecl_0_12)]
 mod wgmma;
 
-use briquette_ops::{AttentionInput, Result, Visibility};
+use briquette_ops::{AttentionInput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::backend::ColumnScoresBackend;
+use self::backend::{ColumnScoresBackend, FEWEST_KEYS};
 use crate::{attention::prefill::check_heads, common::check::Check};
 
 /// Sums of the weights of each entry over the queries, f32.
@@ -56,25 +54,15 @@ pub fn column_scores(
     let AttentionInput { queries, keys, visibility, scale, column_squares: squares, .. } =
         input.clone();
     let [queries, keys] = [queries, keys].map(Tensor::into_dispatch);
-    let log_sum_exp = log_sum_exp.into_dispatch();
-    let scale = scale as f32;
-    let (sums, local_sums, squared) = match visibility {
-        Visibility::Causal => {
-            Dispatch::column_scores_causal(queries, keys, log_sum_exp, scale, local, squares)
-        }
-        Visibility::Positions { queries: of_queries, entries } => {
-            Dispatch::column_scores_by_position(
-                queries,
-                keys,
-                log_sum_exp,
-                of_queries.into_dispatch(),
-                entries.into_dispatch(),
-                scale,
-                local,
-                squares,
-            )
-        }
-    };
+    let (sums, local_sums, squared) = Dispatch::column_scores(
+        queries,
+        keys,
+        log_sum_exp.into_dispatch(),
+        visibility.into(),
+        scale as f32,
+        local,
+        squares,
+    );
     Ok(ColumnScoresOutput {
         sums: Tensor::from_dispatch(sums),
         local_sums: (local > 0).then(|| Tensor::from_dispatch(local_sums)),
@@ -93,6 +81,6 @@ fn check(input: &AttentionInput, log_sum_exp: &Tensor<3>, local: usize) -> Resul
     check.countable("the sums", &[batch, heads, entries])?;
     check.tensors(8)?;
     // The most cubes of either way to launch.
-    let blocks = entries.div_ceil(launch::FEWEST_KEYS);
+    let blocks = entries.div_ceil(FEWEST_KEYS);
     check.cubes([blocks.max(heads), blocks.max(heads), batch])
 }

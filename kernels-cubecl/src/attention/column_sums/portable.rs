@@ -1,6 +1,50 @@
 use cubecl::prelude::*;
 
-use crate::common::tile::portable::{SIDE, products, rows_of, slices};
+use crate::common::{
+    line::write,
+    tile::portable::{SIDE, products, rows_of, slices},
+};
+
+/// Compile-time parameters of all kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ColumnSumsBlueprint {
+    pub(super) head_dim: usize,
+    /// Whether positions say which entries a query sees.
+    pub(super) by_position: bool,
+    /// Whether the sums over the last queries are wanted.
+    pub(super) local: bool,
+    /// Whether sums of squares are wanted.
+    pub(super) squares: bool,
+}
+
+/// Adds up what the eight units of a row have, in order, and writes it.
+#[cube]
+fn write_sums(
+    sums: &mut Tensor<f32>,
+    partial: &mut Shared<[f32]>,
+    own: &Array<f32>,
+    batch: usize,
+    head: usize,
+    first: usize,
+    entries: usize,
+) {
+    let unit = UNIT_POS as usize;
+    #[unroll]
+    for row in 0..2usize {
+        partial[(unit / 8 * 2 + row) * 8 + unit % 8] = own[row];
+    }
+    sync_cube();
+    let entry = first + unit;
+    if unit < SIDE && entry < entries {
+        let mut total = f32::new(0.0);
+        #[unroll]
+        for other in 0..8usize {
+            total += partial[unit * 8 + other];
+        }
+        write::<f32>(sums, batch, head, entry, total);
+    }
+    sync_cube();
+}
 
 /// See [`super::column_scores`]: any type, any strides.
 #[cube(launch)]
@@ -16,12 +60,10 @@ pub(super) fn column_scores_tiled<Q: Float, K: Float, I: Int>(
     squares: &mut Tensor<f32>,
     local_queries: usize,
     scale: f32,
-    #[comptime] head_dim: usize,
-    #[comptime] by_position: bool,
-    #[comptime] local: bool,
-    #[comptime] squared: bool,
+    #[comptime] blueprint: ColumnSumsBlueprint,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
+    let ColumnSumsBlueprint { head_dim, by_position, local, squares: squared } = blueprint;
     let unit = UNIT_POS as usize;
     let pair = unit / 8;
     let part = unit % 8;
@@ -102,47 +144,12 @@ pub(super) fn column_scores_tiled<Q: Float, K: Float, I: Int>(
         base += SIDE;
     }
 
-    // The sums of the eight units of a row, in order.
     let mut partial = Shared::<[f32]>::new_slice(comptime!(SIDE * 8));
-    #[unroll]
-    for kind in 0..3usize {
-        if comptime!(kind == 0 || kind == 1 && local || kind == 2 && squared) {
-            #[unroll]
-            for row in 0..2usize {
-                let mut own = weights[row];
-                if comptime!(kind == 1) {
-                    own = local_weights[row];
-                }
-                if comptime!(kind == 2) {
-                    own = squared_weights[row];
-                }
-                partial[(pair * 2 + row) * 8 + part] = own;
-            }
-            sync_cube();
-            let entry = first + unit;
-            if unit < SIDE && entry < entries {
-                let mut total = f32::new(0.0);
-                #[unroll]
-                for other in 0..8usize {
-                    total += partial[unit * 8 + other];
-                }
-                if comptime!(kind == 0) {
-                    let start = batch * sums.stride(0) + head * sums.stride(1);
-                    let place = start + entry * sums.stride(2);
-                    sums[place] = total;
-                }
-                if comptime!(kind == 1) {
-                    let start = batch * local_sums.stride(0) + head * local_sums.stride(1);
-                    let place = start + entry * local_sums.stride(2);
-                    local_sums[place] = total;
-                }
-                if comptime!(kind == 2) {
-                    let start = batch * squares.stride(0) + head * squares.stride(1);
-                    let place = start + entry * squares.stride(2);
-                    squares[place] = total;
-                }
-            }
-            sync_cube();
-        }
+    write_sums(sums, &mut partial, &weights, batch, head, first, entries);
+    if comptime!(local) {
+        write_sums(local_sums, &mut partial, &local_weights, batch, head, first, entries);
+    }
+    if comptime!(squared) {
+        write_sums(squares, &mut partial, &squared_weights, batch, head, first, entries);
     }
 }

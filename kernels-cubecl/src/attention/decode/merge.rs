@@ -42,7 +42,6 @@ fn load_parts(
 /// The first cube of a query writes its output; each cube turns a block of its scores into weights.
 /// Parts and output are contiguous.
 #[cube(launch)]
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_merge<Q: Float, I: Int>(
     parts: &[f32],
     offsets: &Tensor<I>,

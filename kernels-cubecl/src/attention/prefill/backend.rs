@@ -1,67 +1,142 @@
-use burn::backend::{
-    Backend, backend_extension,
-    tensor::{FloatTensor, IntTensor},
-};
+use briquette_ops::{SparseMap, SparseTiles};
 #[cfg(feature = "fusion")]
+use burn::backend::fusion::custom::TensorSpec;
 use burn::{
-    backend::fusion::custom::TensorSpec,
+    backend::{
+        Backend, ExtensionType, TensorMetadata, backend_extension,
+        cubecl::dtype_to_storage_type,
+        tensor::{FloatTensor, IntTensor},
+    },
     tensor::{DType, Shape},
 };
-use burn_cubecl::CubeBackend;
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{ComptimeOptionArgs, CubeCount, CubeDim};
 
-use super::launch::{Mask, launch};
+#[cfg(cubecl_0_12)]
+use super::wgmma;
+use super::{
+    mma::{self, attention_mma},
+    pattern::{Pattern, PatternLaunch},
+    portable::{PrefillBlueprint, attention_tiled},
+};
+#[cfg(cubecl_0_12)]
+use crate::common::tile::wgmma::takes_heads;
+use crate::{
+    attention::visible::Visible,
+    common::tile::{
+        portable::{SIDE, UNITS},
+        support::{chunked, multiplies},
+    },
+};
 
-/// Attention of a prompt as operations of a backend.
-#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
-pub(super) trait AttentionBackend: Backend {
-    /// See [`super::attention`].
-    #[fusion(meta = |queries, _keys, _values, _scale| outputs(queries))]
-    fn attention_causal(
-        queries: FloatTensor<Self>,
-        keys: FloatTensor<Self>,
-        values: FloatTensor<Self>,
-        scale: f32,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+/// Fewest queries of a cube, of both kernels.
+pub(crate) const FEWEST_QUERIES: usize = SIDE;
+// Lists of tiles are made for cubes of so many queries, or a whole number of cubes of them, and
+// blocks of so many keys.
+const _: () = assert!(mma::KEYS == SparseTiles::KEYS && SIDE == SparseTiles::KEYS);
+const _: () = assert!(mma::QUERIES == SparseTiles::QUERIES);
+const _: () = assert!(SparseTiles::QUERIES.is_multiple_of(SIDE));
 
-    /// See [`super::attention`].
-    #[fusion(meta = |queries, _keys, _values, _of_queries, _of_entries, _scale| outputs(queries))]
-    fn attention_by_position(
-        queries: FloatTensor<Self>,
-        keys: FloatTensor<Self>,
-        values: FloatTensor<Self>,
-        query_positions: IntTensor<Self>,
-        entry_positions: IntTensor<Self>,
-        scale: f32,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+/// Tiles of keys that a head computes.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(crate) enum Tiles<B: Backend> {
+    /// All that a query sees.
+    All,
+    /// Those of lists, and of what is seen in them what bits say, as [`SparseTiles`] has both.
+    Listed { lists: IntTensor<B>, bits: IntTensor<B>, map: SparseMap },
 }
 
-/// Shapes of the output and the log-sum-exp, for a fusion that has not run the operation yet.
-#[cfg(feature = "fusion")]
-pub(crate) fn outputs(queries: &TensorSpec) -> (TensorSpec, TensorSpec) {
-    let shape = &queries.shape;
-    let sums = Shape::from([shape[0], shape[1], shape[2]]);
-    (queries.clone(), TensorSpec::new(sums, DType::F32))
+/// Attention of a prompt as an operation of a backend.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(crate) trait AttentionBackend: Backend {
+    /// See [`super::attention`] and [`crate::sparse_attention`]: output and log-sum-exp.
+    #[fusion(meta = |queries, _keys, _values, _visible, _tiles, _scale| {
+        let sums = Shape::from([0, 1, 2].map(|dim| queries.shape[dim]));
+        (queries.clone(), TensorSpec::new(sums, DType::F32))
+    })]
+    fn prompt_attention(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        #[extension_type] visible: Visible<Self>,
+        #[extension_type] tiles: Tiles<Self>,
+        scale: f32,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
 impl AttentionBackend for CubeBackend {
-    fn attention_causal(
+    fn prompt_attention(
         queries: FloatTensor<Self>,
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
+        visible: Visible<Self>,
+        tiles: Tiles<Self>,
         scale: f32,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        launch([queries, keys, values], Mask::Causal, scale)
-    }
-
-    fn attention_by_position(
-        queries: FloatTensor<Self>,
-        keys: FloatTensor<Self>,
-        values: FloatTensor<Self>,
-        query_positions: IntTensor<Self>,
-        entry_positions: IntTensor<Self>,
-        scale: f32,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let positions = [query_positions, entry_positions];
-        launch([queries, keys, values], Mask::Positions(positions), scale)
+        let shape = queries.shape();
+        let (batch, heads, new, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
+        let client = queries.client.clone();
+        let empty =
+            |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
+        let log_sum_exp = empty(Shape::from([batch, heads, new]), DType::F32);
+        let output = empty(shape, queries.dtype);
+        let (by_position, positions) = visible.positions(&queries, DType::I32);
+        let pattern = match tiles {
+            Tiles::All => None,
+            Tiles::Listed { lists, bits, map } => {
+                let SparseMap { distances, pairs, first_block, blocks } = map;
+                let [lists, bits] = [lists, bits].map(CubeTensor::into_tensor_arg);
+                Some(PatternLaunch::new(lists, bits, distances, pairs, first_block, blocks))
+            }
+        };
+        let blueprint = PrefillBlueprint { head_dim, by_position, sparse: pattern.is_some() };
+        let pattern: ComptimeOptionArgs<Pattern> = pattern.into();
+        #[cfg(cubecl_0_12)]
+        if takes_heads(&queries, &keys) {
+            let outputs = [&output, &log_sum_exp];
+            wgmma::launch([queries, keys, values], positions, pattern, outputs, scale, blueprint);
+            return (output, log_sum_exp);
+        }
+        let [of_queries, of_entries] = positions;
+        let [query, key, int] =
+            [queries.dtype, keys.dtype, of_queries.dtype].map(dtype_to_storage_type);
+        if queries.dtype == keys.dtype && multiplies(&client, queries.dtype, head_dim) {
+            let blocks = new.div_ceil(mma::QUERIES);
+            attention_mma::launch(
+                &client,
+                CubeCount::Static(heads as u32, blocks as u32, batch as u32),
+                CubeDim::new_1d(mma::UNITS as u32),
+                chunked(queries).into_tensor_arg(),
+                chunked(keys).into_tensor_arg(),
+                chunked(values).into_tensor_arg(),
+                of_queries.into_tensor_arg(),
+                of_entries.into_tensor_arg(),
+                pattern,
+                output.clone().into_tensor_arg(),
+                log_sum_exp.clone().into_tensor_arg(),
+                scale,
+                blueprint,
+                [query, int],
+            );
+        } else {
+            attention_tiled::launch(
+                &client,
+                CubeCount::Static(new.div_ceil(SIDE) as u32, heads as u32, batch as u32),
+                CubeDim::new_1d(UNITS as u32),
+                queries.into_tensor_arg(),
+                keys.into_tensor_arg(),
+                values.into_tensor_arg(),
+                of_queries.into_tensor_arg(),
+                of_entries.into_tensor_arg(),
+                pattern,
+                output.clone().into_tensor_arg(),
+                log_sum_exp.clone().into_tensor_arg(),
+                scale,
+                blueprint,
+                [query, key, int],
+            );
+        }
+        (output, log_sum_exp)
     }
 }

@@ -2,7 +2,10 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::pattern::{Pattern, first_key_of, is_whole};
+use super::{
+    pattern::{Pattern, first_key_of, is_whole},
+    portable::PrefillBlueprint,
+};
 use crate::common::{
     masked::MASKED,
     nvidia::exp2::exp2,
@@ -12,27 +15,22 @@ use crate::common::{
     },
 };
 
-/// Compile-time parameters of the kernel on tensor cores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PrefillBlueprint {
-    pub(crate) head_dim: usize,
-    /// Planes of a cube.
-    pub(crate) planes: usize,
-    /// Queries of a plane, in tiles of 16.
-    pub(crate) tall: usize,
-    /// Keys of a block, a multiple of 16.
-    pub(crate) keys: usize,
-    /// Whether positions say which entries a query sees.
-    pub(crate) by_position: bool,
-    /// Whether a pattern says which tiles are computed, and what is seen within.
-    pub(crate) sparse: bool,
-}
+/// Planes of a cube.
+const PLANES: usize = 4;
+/// Queries of a plane, in tiles of 16: two share each load of a key or value.
+const TALL: usize = 2;
+/// Units of a cube.
+pub(super) const UNITS: usize = PLANES * 32;
+/// Queries of a cube.
+pub(super) const QUERIES: usize = PLANES * TALL * 16;
+/// Keys in shared memory at a time, a multiple of 16; there are as many again on their way.
+pub(super) const KEYS: usize = 32;
 
 /// See [`super::attention`]. Rows of queries, keys and values are contiguous and 16-byte aligned.
 #[cube(launch)]
 // The outer condition of two is decided when the kernel is expanded.
 #[allow(clippy::too_many_arguments, clippy::collapsible_if)]
-pub(crate) fn attention_mma<E: Float, I: Int>(
+pub(super) fn attention_mma<E: Float, I: Int>(
     queries: &Tensor<Chunk<E>>,
     keys: &Tensor<Chunk<E>>,
     values: &Tensor<Chunk<E>>,
@@ -45,12 +43,11 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
     #[comptime] blueprint: PrefillBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let PrefillBlueprint { head_dim, planes, tall, keys: block, by_position, sparse } = blueprint;
+    let PrefillBlueprint { head_dim, by_position, sparse } = blueprint;
+    let (tall, block, units, rows) = comptime!((TALL, KEYS, UNITS, QUERIES));
     let pitch = comptime!(pitch(head_dim));
     let chunks = comptime!(head_dim / CHUNK);
     let own = comptime!(tall * 16);
-    let rows = comptime!(planes * own);
-    let units = comptime!(planes * 32);
     let steps = comptime!(head_dim / 16);
     let wide = comptime!(head_dim / 8);
     let long = comptime!(block / 8);

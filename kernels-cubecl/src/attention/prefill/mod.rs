@@ -1,5 +1,4 @@
 mod backend;
-mod launch;
 mod mma;
 mod pattern;
 mod portable;
@@ -9,10 +8,7 @@ mod wgmma;
 use briquette_ops::{AttentionInput, Result, Visibility};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::backend::AttentionBackend;
-#[cfg(feature = "fusion")]
-pub(crate) use self::backend::outputs;
-pub(crate) use self::launch::{FEWEST_QUERIES, Mask, launch};
+pub(crate) use self::backend::{AttentionBackend, FEWEST_QUERIES, Tiles};
 use crate::common::check::Check;
 
 /// Attention of a prompt, and the log-sum-exp that turns its scores into weights.
@@ -55,17 +51,14 @@ pub fn attention(input: &AttentionInput) -> Result<PromptAttention> {
     check(input)?;
     let AttentionInput { queries, keys, values, visibility, scale, .. } = input.clone();
     let [queries, keys, values] = [queries, keys, values].map(Tensor::into_dispatch);
-    let (output, log_sum_exp) = match visibility {
-        Visibility::Causal => Dispatch::attention_causal(queries, keys, values, scale as f32),
-        Visibility::Positions { queries: of_queries, entries } => Dispatch::attention_by_position(
-            queries,
-            keys,
-            values,
-            of_queries.into_dispatch(),
-            entries.into_dispatch(),
-            scale as f32,
-        ),
-    };
+    let (output, log_sum_exp) = Dispatch::prompt_attention(
+        queries,
+        keys,
+        values,
+        visibility.into(),
+        Tiles::All,
+        scale as f32,
+    );
     Ok(PromptAttention {
         output: Tensor::from_dispatch(output),
         log_sum_exp: Tensor::from_dispatch(log_sum_exp),

@@ -9,6 +9,16 @@ use crate::common::{
 /// Keys whose values are in shared memory at a time.
 const VALUES: usize = 8;
 
+/// Compile-time parameters of all kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PrefillBlueprint {
+    pub(super) head_dim: usize,
+    /// Whether positions say which entries a query sees.
+    pub(super) by_position: bool,
+    /// Whether a pattern says which tiles are computed, and what is seen within.
+    pub(super) sparse: bool,
+}
+
 /// See [`super::attention`]: any type, any strides, sums in f32.
 #[cube(launch)]
 // The outer condition of two is decided when the kernel is expanded.
@@ -23,11 +33,10 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
     output: &mut Tensor<Q>,
     log_sum_exp: &mut Tensor<f32>,
     scale: f32,
-    #[comptime] head_dim: usize,
-    #[comptime] by_position: bool,
-    #[comptime] sparse: bool,
+    #[comptime] blueprint: PrefillBlueprint,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
+    let PrefillBlueprint { head_dim, by_position, sparse } = blueprint;
     let channels = comptime!(head_dim.div_ceil(8));
     let unit = UNIT_POS as usize;
     let pair = unit / 8;

@@ -3,12 +3,11 @@
 
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{Result, RotaryTables};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::backend::RotateBackend;
+use self::backend::{RotateBackend, Tables};
 use crate::{attention::decode::split::Heads, common::check::Check};
 
 /// Refuses tables that do not fit these heads and columns.
@@ -46,14 +45,7 @@ pub fn rotate(x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {
     let check = Check::new("rotate", &x.device())?;
     let [_, heads, ..] = x.dims();
     check_rows(&check, x.dims(), heads, &rotary)?;
-    let RotaryTables { cosines, sines, positions } = rotary;
-    let sines = sines.cast(cosines.dtype());
-    Ok(Tensor::from_dispatch(Dispatch::rotate(
-        x.into_dispatch(),
-        cosines.into_dispatch(),
-        sines.into_dispatch(),
-        positions.into_dispatch(),
-    )))
+    Ok(Tensor::from_dispatch(Dispatch::rotate(x.into_dispatch(), dispatched(rotary))))
 }
 
 /// Turns queries, `[batch, query_heads, tokens, head_dim]`, and keys,
@@ -75,16 +67,15 @@ pub fn rotate_both(
     check.shape("positions", rotary.positions.dims(), [batch, 1, tokens])?;
     check_rows(&check, keys.dims(), kv_heads, &rotary)?;
     check_rows(&check, queries.dims(), query_heads + kv_heads, &rotary)?;
-    let RotaryTables { cosines, sines, positions } = rotary;
-    let sines = sines.cast(cosines.dtype());
-    let (queries, keys) = Dispatch::rotate_both(
-        queries.into_dispatch(),
-        keys.into_dispatch(),
-        cosines.into_dispatch(),
-        sines.into_dispatch(),
-        positions.into_dispatch(),
-    );
+    let [queries, keys] = [queries, keys].map(Tensor::into_dispatch);
+    let (queries, keys) = Dispatch::rotate_both(queries, keys, dispatched(rotary));
     Ok((Tensor::from_dispatch(queries), Tensor::from_dispatch(keys)))
+}
+
+fn dispatched(rotary: RotaryTables) -> Tables<Dispatch> {
+    let RotaryTables { cosines, sines, positions } = rotary;
+    let sines = sines.cast(cosines.dtype()).into_dispatch();
+    Tables { cosines: cosines.into_dispatch(), sines, positions: positions.into_dispatch() }
 }
 
 /// Checks rows, and a launch of cubes of so many heads for them.
@@ -95,11 +86,7 @@ fn check_rows(
     rotary: &RotaryTables,
 ) -> Result<()> {
     let [batch, heads, tokens, head_dim] = rows;
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("tokens", tokens)?;
-    some("head_dim", head_dim)?;
+    check.some([("batch", batch), ("heads", heads), ("tokens", tokens), ("head_dim", head_dim)])?;
     let of_heads = Heads { batch, query_heads: heads, kv_heads: heads, head_dim };
     check_tables(rotary, check, of_heads, tokens)?;
     check.countable("x", &rows)?;

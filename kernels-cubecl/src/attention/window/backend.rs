@@ -1,79 +1,294 @@
-// An operation of a backend takes its tensors one by one.
-#![allow(clippy::too_many_arguments)]
-
-use burn::backend::{
-    Backend, backend_extension,
-    tensor::{FloatTensor, IntTensor},
-};
 #[cfg(feature = "fusion")]
+use burn::backend::fusion::custom::TensorSpec;
 use burn::{
-    backend::fusion::custom::TensorSpec,
+    backend::{
+        Backend, TensorMetadata, backend_extension,
+        cubecl::dtype_to_storage_type,
+        tensor::{FloatTensor, IntTensor},
+    },
     tensor::{DType, Shape},
 };
-use burn_cubecl::CubeBackend;
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{Client, CubeCount, CubeDim};
 
-use super::launch::launch;
+use super::{
+    mma::{self, WindowBlueprint, measure_planes, weigh_planes},
+    plan::WindowPlan,
+    portable::{self, Kind},
+};
+use crate::{
+    attention::visible::Visible,
+    common::{
+        processors::processors,
+        tile::{
+            product::UNITS,
+            support::{chunked, multiplies},
+        },
+        vector::vector_size,
+    },
+};
+
+/// Cubes of the first pass that a multiprocessor has registers for.
+const MEASURING: usize = 3;
+/// Cubes of the second pass that a multiprocessor has registers for.
+const WEIGHING: usize = 4;
+/// Most splits of the entries: each cube of the second pass reads all that it merges.
+const MOST_SPLITS: usize = 64;
+/// Most query rows of a cube.
+const MOST_ROWS: usize = 256;
+/// Query rows of a cube, if they are enough for the queries of a head.
+const ROWS: usize = 128;
+/// Least scale of the kernels on tensor cores: below it, entries that are not seen would have
+/// weights above zero.
+const LEAST_SCALE: f32 = 1e-20;
 
 /// Attention of a window as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait WindowBackend: Backend {
-    /// See [`super::window_weights`] and [`super::window_moments`]: the weights of `single`
-    /// queries, or sums over all of them and others that are wanted.
-    #[fusion(meta = outputs)]
+    /// See [`super::window_weights`] and [`super::window_moments`]: the weights, or sums over all
+    /// queries and others that are wanted.
+    #[fusion(meta = |queries, keys, _visible, _counted, _scale, kind| {
+        let shapes = shapes(&queries.shape, &keys.shape, *kind);
+        let [first, squares, scatter] = shapes.map(|shape| TensorSpec::new(shape, DType::F32));
+        (first, squares, scatter)
+    })]
     fn window(
         queries: FloatTensor<Self>,
         keys: FloatTensor<Self>,
-        query_positions: IntTensor<Self>,
-        entry_positions: IntTensor<Self>,
+        #[extension_type] visible: Visible<Self>,
         counted: IntTensor<Self>,
-        by_position: bool,
         scale: f32,
-        single: bool,
-        deviations: bool,
-        entropies: bool,
+        kind: Kind,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// Shapes of the weights or sums, for a fusion that has not run the operation yet.
-#[cfg(feature = "fusion")]
-fn outputs(
-    queries: &TensorSpec,
-    keys: &TensorSpec,
-    _query_positions: &TensorSpec,
-    _entry_positions: &TensorSpec,
-    _counted: &TensorSpec,
-    _by_position: &bool,
-    _scale: &f32,
-    single: &bool,
-    deviations: &bool,
-    entropies: &bool,
-) -> (TensorSpec, TensorSpec, TensorSpec) {
-    let [batch, heads, rows, _] = [0, 1, 2, 3].map(|dim| queries.shape[dim]);
-    let shapes = super::launch::shapes(
-        [batch, heads, rows, keys.shape[2]],
-        *single,
-        *deviations,
-        *entropies,
-    );
-    let [first, deviations, entropies] =
-        shapes.map(|shape| TensorSpec::new(Shape::from(shape), DType::F32));
-    (first, deviations, entropies)
+/// Shapes of the outputs. A buffer cannot be empty, so outputs that are not wanted have one number.
+fn shapes(queries: &Shape, keys: &Shape, kind: Kind) -> [Shape; 3] {
+    let sums = [queries[0], queries[1], 1, keys[2]];
+    let if_wanted = |wanted| if wanted { sums } else { [1; 4] };
+    let shapes = match kind {
+        Kind::Weights => [[queries[0], queries[1], queries[2], keys[2]], [1; 4], [1; 4]],
+        Kind::Moments { deviations, entropies } => {
+            [sums, if_wanted(deviations), if_wanted(entropies)]
+        }
+    };
+    shapes.map(Shape::from)
 }
 
 impl WindowBackend for CubeBackend {
     fn window(
         queries: FloatTensor<Self>,
         keys: FloatTensor<Self>,
-        query_positions: IntTensor<Self>,
-        entry_positions: IntTensor<Self>,
+        visible: Visible<Self>,
         counted: IntTensor<Self>,
-        by_position: bool,
         scale: f32,
-        single: bool,
-        deviations: bool,
-        entropies: bool,
+        kind: Kind,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let tensors = [queries, keys, query_positions, entry_positions, counted];
-        launch(tensors, by_position, scale, [single, deviations, entropies])
+        let outputs = shapes(&queries.shape(), &keys.shape(), kind).map(|shape| {
+            let (client, device) = (queries.client.clone(), queries.device.clone());
+            empty_device_dtype(client, device, shape, DType::F32)
+        });
+        let (by_position, [of_queries, of_entries]) = visible.positions(&queries, counted.dtype);
+        let on_planes = takes_planes(&queries, &keys, scale);
+        let tensors = [queries, keys, of_queries, of_entries, counted];
+        if on_planes {
+            launch_planes(tensors, &outputs, by_position, scale, kind);
+        } else {
+            launch_portable(tensors, &outputs, by_position, scale, kind);
+        }
+        outputs.into()
     }
+}
+
+/// Whether tensor cores can take the call.
+fn takes_planes(queries: &CubeTensor, keys: &CubeTensor, scale: f32) -> bool {
+    let shape = queries.shape();
+    let (heads, window, head_dim) = (shape[1], shape[2], shape[3]);
+    let (group, of_head) = (heads / keys.shape()[1], window.div_ceil(16) * 16);
+    let hardware = &queries.client.properties().hardware;
+    let numbers = shape[0].checked_mul(2 * MOST_SPLITS * heads * window);
+    queries.dtype == keys.dtype
+        && head_dim.is_multiple_of(32)
+        && multiplies(&queries.client, queries.dtype, head_dim)
+        && scale > LEAST_SCALE
+        && of_head <= MOST_ROWS
+        && weighed_rows(group, window) * (2 * head_dim + 13) <= hardware.max_shared_memory_size
+        && group <= hardware.max_cube_count.1 as usize
+        && numbers.is_some_and(|numbers| numbers <= u32::MAX as usize)
+}
+
+/// Query rows of a cube of the second pass: whole heads, each from a multiple of 16 on.
+fn weighed_rows(group: usize, window: usize) -> usize {
+    let of_head = window.div_ceil(16) * 16;
+    if of_head > ROWS { MOST_ROWS } else { (group * of_head).next_power_of_two().min(ROWS) }
+}
+
+/// Tiles of keys of a cube, so that all cubes together fill the device once.
+fn share(client: &Client, tiles: usize, cubes_a_processor: usize, cubes_a_split: usize) -> usize {
+    let splits = (processors(client) * cubes_a_processor / cubes_a_split).clamp(1, MOST_SPLITS);
+    tiles.div_ceil(splits).max(mma::PLANES)
+}
+
+/// Launches the kernels on tensor cores.
+fn launch_planes(
+    tensors: [CubeTensor; 5],
+    [first, squares, scatter]: &[CubeTensor; 3],
+    by_position: bool,
+    scale: f32,
+    kind: Kind,
+) {
+    let [queries, keys, query_positions, entry_positions, counted] = tensors;
+    let shape = queries.shape();
+    let (batch, heads, window, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
+    let (kv_heads, entries) = (keys.shape()[1], keys.shape()[2]);
+    let lists = batch * kv_heads;
+    let group = heads / kv_heads;
+    let of_head = window.div_ceil(16) * 16;
+    let old = entries.saturating_sub(window);
+    let client = queries.client.clone();
+    let types = [queries.dtype, counted.dtype].map(dtype_to_storage_type);
+    let (queries, keys) = (chunked(queries), chunked(keys));
+    let cube = CubeDim::new_1d(mma::PLANES as u32 * 32);
+    let tiles = entries.div_ceil(mma::KEYS);
+
+    let rows = (group * window).next_power_of_two().clamp(16, ROWS);
+    let blocks = (group * window).div_ceil(rows);
+    let measured = share(&client, tiles, MEASURING, lists * blocks);
+    let splits = tiles.div_ceil(measured);
+    let found = empty_device_dtype(
+        client.clone(),
+        queries.device.clone(),
+        Shape::from([splits, lists, 2, group * window]),
+        DType::F32,
+    );
+    measure_planes::launch(
+        &client,
+        CubeCount::Static(splits as u32, blocks as u32, lists as u32),
+        cube,
+        queries.clone().into_tensor_arg(),
+        keys.clone().into_tensor_arg(),
+        query_positions.clone().into_tensor_arg(),
+        entry_positions.clone().into_tensor_arg(),
+        found.clone().into_tensor_arg(),
+        old,
+        scale,
+        measured,
+        WindowBlueprint { head_dim, rows, by_position },
+        types,
+    );
+
+    let rows = weighed_rows(group, window);
+    let blocks = group.div_ceil((rows / of_head).min(group));
+    let weighed = share(&client, tiles, WEIGHING, lists * blocks);
+    weigh_planes::launch(
+        &client,
+        CubeCount::Static(tiles.div_ceil(weighed) as u32, blocks as u32, lists as u32),
+        cube,
+        queries.into_tensor_arg(),
+        keys.into_tensor_arg(),
+        query_positions.into_tensor_arg(),
+        entry_positions.into_tensor_arg(),
+        counted.into_tensor_arg(),
+        found.into_tensor_arg(),
+        first.clone().into_tensor_arg(),
+        squares.clone().into_tensor_arg(),
+        scatter.clone().into_tensor_arg(),
+        old,
+        scale,
+        weighed,
+        WindowBlueprint { head_dim, rows, by_position },
+        kind,
+        types,
+    );
+}
+
+/// Launches the portable kernels.
+fn launch_portable(
+    tensors: [CubeTensor; 5],
+    [first, squares, scatter]: &[CubeTensor; 3],
+    by_position: bool,
+    scale: f32,
+    kind: Kind,
+) {
+    let [queries, keys, query_positions, entry_positions, counted] = tensors;
+    let shape = queries.shape();
+    let (batch, heads, window, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
+    let (kv_heads, entries) = (keys.shape()[1], keys.shape()[2]);
+    let lists = batch * kv_heads;
+    let rows = heads / kv_heads * window;
+    let WindowPlan { tile, blocks, parts, tiles, tiles_of_split, splits } =
+        WindowPlan::new([batch, heads, window], kv_heads, entries);
+    let client = queries.client.clone();
+    let device = queries.device.clone();
+    let empty = |shape: &[usize]| {
+        empty_device_dtype(client.clone(), device.clone(), Shape::from(shape), DType::F32)
+    };
+    let types = [queries.dtype, keys.dtype, counted.dtype].map(dtype_to_storage_type);
+    let vectors = [vector_size(&queries), vector_size(&keys)];
+    let old = entries.saturating_sub(window);
+
+    let [highest_of, sums_of] = [(); 2].map(|()| empty(&[splits, lists, rows]));
+    portable::measure::launch(
+        &client,
+        CubeCount::Static(splits as u32, (blocks * parts) as u32, lists as u32),
+        CubeDim::new_1d(UNITS as u32),
+        vectors[0],
+        vectors[1],
+        queries.clone().into_tensor_arg(),
+        keys.clone().into_tensor_arg(),
+        query_positions.clone().into_tensor_arg(),
+        entry_positions.clone().into_tensor_arg(),
+        highest_of.clone().into_tensor_arg(),
+        sums_of.clone().into_tensor_arg(),
+        old,
+        scale,
+        heads / kv_heads,
+        tiles_of_split,
+        head_dim,
+        tile[0],
+        tile[1],
+        by_position,
+        types,
+    );
+    let [highest, inverse] = [(); 2].map(|()| empty(&[lists, rows]));
+    portable::settle::launch(
+        &client,
+        CubeCount::Static(rows.div_ceil(UNITS) as u32, lists as u32, 1),
+        CubeDim::new_1d(UNITS as u32),
+        highest_of.into_tensor_arg(),
+        sums_of.into_tensor_arg(),
+        query_positions.clone().into_tensor_arg(),
+        counted.into_tensor_arg(),
+        highest.clone().into_tensor_arg(),
+        inverse.clone().into_tensor_arg(),
+        window,
+        kv_heads,
+        by_position,
+        types[2],
+    );
+    portable::weigh::launch(
+        &client,
+        CubeCount::Static(tiles as u32, blocks as u32, lists as u32),
+        CubeDim::new_1d(UNITS as u32),
+        vectors[0],
+        vectors[1],
+        queries.into_tensor_arg(),
+        keys.into_tensor_arg(),
+        query_positions.into_tensor_arg(),
+        entry_positions.into_tensor_arg(),
+        highest.into_tensor_arg(),
+        inverse.into_tensor_arg(),
+        first.clone().into_tensor_arg(),
+        squares.clone().into_tensor_arg(),
+        scatter.clone().into_tensor_arg(),
+        old,
+        scale,
+        heads / kv_heads,
+        head_dim,
+        tile[0],
+        tile[1],
+        by_position,
+        kind,
+        types,
+    );
 }

@@ -1,5 +1,4 @@
 mod backend;
-mod launch;
 mod mma;
 mod plan;
 mod portable;
@@ -7,10 +6,13 @@ mod portable;
 use briquette_ops::{MomentsInput, MomentsOutput, Result, Visibility, WindowInput, constant_ints};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::{backend::WindowBackend, plan::WindowPlan};
-use crate::common::{
-    check::Check,
-    tile::product::{SIDE, UNITS, shared_bytes},
+use self::{backend::WindowBackend, plan::WindowPlan, portable::Kind};
+use crate::{
+    attention::visible::Visible,
+    common::{
+        check::Check,
+        tile::product::{SIDE, UNITS, shared_bytes},
+    },
 };
 
 /// The attention weights of a few queries over the entries of a layer,
@@ -28,7 +30,8 @@ pub fn window_weights(window: WindowInput) -> Result<Tensor<4>> {
     let [batch, heads, queries, _] = window.queries.dims();
     let check = check(&window, "window_weights")?;
     check.countable("weights", &[batch, heads, queries, window.keys.dims()[2]])?;
-    Ok(run(window, vec![queries; batch], true, false, false).0)
+    let [weights, ..] = run(window, vec![queries; batch], Kind::Weights);
+    Ok(weights)
 }
 
 /// Sum of each entry's attention weights over a few queries, and their deviations and entropies,
@@ -67,7 +70,8 @@ pub fn window_moments(input: MomentsInput) -> Result<MomentsOutput> {
     for &counted in &counted {
         check.value("counted", counted, counted <= queries, format!("at most {queries}"))?;
     }
-    let (sums, squares, scatter) = run(window, counted, false, deviations, entropies);
+    let kind = Kind::Moments { deviations, entropies };
+    let [sums, squares, scatter] = run(window, counted, kind);
     let of = |sums: Tensor<4>| sums.reshape([batch, heads, entries]);
     Ok(MomentsOutput {
         sums: of(sums),
@@ -80,13 +84,8 @@ fn check(window: &WindowInput, operation: &'static str) -> Result<Check> {
     let check = Check::new(operation, &window.queries.device())?;
     let [batch, heads, queries, head_dim] = window.queries.dims();
     let [_, kv_heads, entries, _] = window.keys.dims();
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("query_heads", heads)?;
-    some("queries", queries)?;
-    some("head_dim", head_dim)?;
-    some("kv_heads", kv_heads)?;
-    some("entries", entries)?;
+    check.some([("batch", batch), ("query_heads", heads), ("queries", queries)])?;
+    check.some([("head_dim", head_dim), ("kv_heads", kv_heads), ("entries", entries)])?;
     check.shape("keys", window.keys.dims(), [batch, kv_heads, entries, head_dim])?;
     if let Visibility::Positions { queries: of_queries, entries: of_entries } = &window.visibility {
         check.shape("the queries' positions", of_queries.dims(), [batch, 1, queries])?;
@@ -111,40 +110,27 @@ fn check(window: &WindowInput, operation: &'static str) -> Result<Check> {
     Ok(check)
 }
 
-fn run(
-    window: WindowInput,
-    counted: Vec<usize>,
-    single: bool,
-    deviations: bool,
-    entropies: bool,
-) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
+fn run(window: WindowInput, counted: Vec<usize>, kind: Kind) -> [Tensor<4>; 3] {
     let batch = counted.len();
     let counted = counted.into_iter().map(|counted| counted as i64).collect::<Vec<_>>();
     let counted = constant_ints("window", counted, [batch], &window.queries.device());
-    let (of_queries, of_entries, by_position) = match window.visibility {
+    let visible = match window.visibility {
         Visibility::Positions { queries, entries } => {
             // Kernels read all of them as one type.
             let ints = counted.dtype();
-            (queries.cast(ints), entries.cast(ints), true)
+            let [queries, entries] =
+                [queries, entries].map(|positions| positions.cast(ints).into_dispatch());
+            Visible::Positions { queries, entries }
         }
-        // Not looked at: another tensor stands in.
-        Visibility::Causal => {
-            let stands_in = counted.clone().reshape([batch, 1, 1]);
-            (stands_in.clone(), stands_in, false)
-        }
+        Visibility::Causal => Visible::Causal,
     };
     let (first, squares, scatter) = Dispatch::window(
         window.queries.into_dispatch(),
         window.keys.into_dispatch(),
-        of_queries.into_dispatch(),
-        of_entries.into_dispatch(),
+        visible,
         counted.into_dispatch(),
-        by_position,
         window.scale as f32,
-        single,
-        deviations,
-        entropies,
+        kind,
     );
-    let tensor = Tensor::from_dispatch;
-    (tensor(first), tensor(squares), tensor(scatter))
+    [first, squares, scatter].map(Tensor::from_dispatch)
 }

@@ -14,7 +14,7 @@ pub(super) const EPSILON: f32 = 1e-10;
 /// Layout of the query rows of a kv head in tiles of `rows` rows: a tile has whole heads or, where
 /// a head has too many queries, a part of one.
 #[derive(CubeType, Clone, Copy)]
-pub(super) struct Layout {
+struct Layout {
     /// Query heads of a kv head.
     group: usize,
     /// Queries of a head.
@@ -22,16 +22,29 @@ pub(super) struct Layout {
     /// Rows of a tile.
     rows: usize,
     /// Heads of a tile.
-    pub(super) heads: usize,
+    heads: usize,
     /// Tiles of a head: 1 unless `heads` is 1.
-    pub(super) parts: usize,
+    parts: usize,
+    /// The kv head, counted through all batch rows, and the number of them in a row.
+    list: usize,
+    kv_heads: usize,
+    /// Entries before that of the first query.
+    old: usize,
 }
 
 #[cube]
 impl Layout {
-    pub(super) fn new(group: usize, queries: usize, rows: usize) -> Self {
+    fn new(
+        group: usize,
+        queries: usize,
+        rows: usize,
+        list: usize,
+        kv_heads: usize,
+        old: usize,
+    ) -> Self {
         let heads = (rows / queries).max(1).min(group);
-        Layout { group, queries, rows, heads, parts: queries.div_ceil(rows) }
+        let parts = queries.div_ceil(rows);
+        Layout { group, queries, rows, heads, parts, list, kv_heads, old }
     }
 
     /// Queries of a head in a tile.
@@ -86,15 +99,12 @@ impl ScoreTile {
         &mut self,
         queries: &Tensor<Vector<Q, N>>,
         query_positions: &Tensor<I>,
-        list: usize,
+        layout: &Layout,
         block: usize,
         part: usize,
-        kv_heads: usize,
-        old: usize,
-        layout: &Layout,
         #[comptime] by_position: bool,
     ) {
-        let (batch, kv_head) = (list / kv_heads, list % kv_heads);
+        let (batch, kv_head) = (layout.list / layout.kv_heads, layout.list % layout.kv_heads);
         let mut place = UNIT_POS as usize;
         while place < self.left.count {
             let row = layout.row(place, block, part);
@@ -109,7 +119,7 @@ impl ScoreTile {
                         batch * query_positions.stride(0) + row.query * query_positions.stride(2);
                     limit = i32::cast_from(query_positions[at]);
                 } else {
-                    limit = (row.query + old) as i32;
+                    limit = (row.query + layout.old) as i32;
                 }
             }
             self.left.starts[place] = start as u32;
@@ -123,12 +133,11 @@ impl ScoreTile {
         &mut self,
         keys: &Tensor<Vector<K, N>>,
         entry_positions: &Tensor<I>,
-        list: usize,
+        layout: &Layout,
         base: usize,
-        kv_heads: usize,
         #[comptime] by_position: bool,
     ) {
-        let (batch, kv_head) = (list / kv_heads, list % kv_heads);
+        let (batch, kv_head) = (layout.list / layout.kv_heads, layout.list % layout.kv_heads);
         let mut place = UNIT_POS as usize;
         while place < self.right.count {
             let column = (base + place).min(keys.shape(2) - 1);
@@ -194,12 +203,12 @@ pub(super) fn measure<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
 ) {
     let unit = UNIT_POS as usize;
     let (across, down) = (unit % SIDE, unit / SIDE);
-    let layout = Layout::new(group, queries.shape(2), comptime!(m * SIDE));
     let split = CUBE_POS_X as usize;
-    let block = CUBE_POS_Y as usize / layout.parts;
-    let part = CUBE_POS_Y as usize % layout.parts;
     let list = CUBE_POS_Z as usize;
     let (kv_heads, entries) = (keys.shape(1), keys.shape(2));
+    let layout = Layout::new(group, queries.shape(2), comptime!(m * SIDE), list, kv_heads, old);
+    let block = CUBE_POS_Y as usize / layout.parts;
+    let part = CUBE_POS_Y as usize % layout.parts;
 
     let mut tile = ScoreTile::new(m, n);
     let mut scores = Array::<f32>::new(comptime!(m * n));
@@ -210,21 +219,11 @@ pub(super) fn measure<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
         high[i] = LOWEST;
         sum[i] = 0.0;
     }
-    tile.take_rows::<Q, NQ, I>(
-        queries,
-        query_positions,
-        list,
-        block,
-        part,
-        kv_heads,
-        old,
-        &layout,
-        by_position,
-    );
+    tile.take_rows::<Q, NQ, I>(queries, query_positions, &layout, block, part, by_position);
     let mut base = split * tiles_of_split * comptime!(n * SIDE);
     let end = (base + tiles_of_split * comptime!(n * SIDE)).min(entries);
     while base < end {
-        tile.take_columns::<K, NK, I>(keys, entry_positions, list, base, kv_heads, by_position);
+        tile.take_columns::<K, NK, I>(keys, entry_positions, &layout, base, by_position);
         tile.scores::<Q, NQ, K, NK>(queries, keys, &mut scores, scale, channels);
         #[unroll]
         for i in 0..m {
@@ -369,11 +368,11 @@ pub(super) fn weigh<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
 ) {
     let unit = UNIT_POS as usize;
     let (across, down) = (unit % SIDE, unit / SIDE);
-    let layout = Layout::new(group, queries.shape(2), comptime!(m * SIDE));
     let base = CUBE_POS_X as usize * comptime!(n * SIDE);
     let block = CUBE_POS_Y as usize;
     let list = CUBE_POS_Z as usize;
     let (kv_heads, entries) = (keys.shape(1), keys.shape(2));
+    let layout = Layout::new(group, queries.shape(2), comptime!(m * SIDE), list, kv_heads, old);
     let (batch, kv_head) = (list / kv_heads, list % kv_heads);
     let first_head = kv_head * layout.group;
     let of_tile = layout.of_tile();
@@ -385,20 +384,10 @@ pub(super) fn weigh<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     let mut columns = Shared::<[f32]>::new_slice(comptime!(m * SIDE * SIDE));
     // Queries that count in the parts before.
     let mut before = f32::new(0.0);
-    tile.take_columns::<K, NK, I>(keys, entry_positions, list, base, kv_heads, by_position);
+    tile.take_columns::<K, NK, I>(keys, entry_positions, &layout, base, by_position);
 
     for part in 0..layout.parts {
-        tile.take_rows::<Q, NQ, I>(
-            queries,
-            query_positions,
-            list,
-            block,
-            part,
-            kv_heads,
-            old,
-            &layout,
-            by_position,
-        );
+        tile.take_rows::<Q, NQ, I>(queries, query_positions, &layout, block, part, by_position);
         let mut place = unit;
         while place < comptime!(m * SIDE) {
             let row = layout.row(place, block, part);

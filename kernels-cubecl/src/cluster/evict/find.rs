@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::head::head_of;
+use super::head::{Bounds, head_of};
 use crate::common::{
     eviction::{
         head::Head,
@@ -37,13 +37,9 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     ranks: &mut Tensor<f32>,
     places: &mut Tensor<I>,
     redundancy: &mut Tensor<f32>,
-    sinks: usize,
-    recent: usize,
-    before: usize,
-    most: usize,
+    bounds: &Bounds,
     #[comptime] vectors: usize,
     #[comptime] width: usize,
-    #[comptime] differ: bool,
     #[define(E, I)] _types: [ElemType; 2],
     #[define(N)] _vector: usize,
 ) {
@@ -54,20 +50,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     }
     let unit = UNIT_POS as usize;
     let height = representatives.shape(2);
-    let own = head_of::<I>(
-        offsets,
-        limits,
-        new_positions,
-        list,
-        heads,
-        height,
-        columns,
-        sinks,
-        recent,
-        before,
-        most,
-        differ,
-    );
+    let own = head_of::<I>(offsets, limits, new_positions, list, heads, height, columns, bounds);
     // Clusters by the positions and scores of their representatives.
     let mut cluster = unit;
     while cluster <= own.count {
@@ -86,20 +69,19 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     }
     sync_storage();
 
-    let head = Head { batch: own.batch, head: own.head, first: 0, newest: own.count, end: 0 };
+    let head = Head {
+        batch: own.batch,
+        head: own.head,
+        first: 0,
+        newest: own.count,
+        end: 0,
+        is_ragged: false,
+        has_free_slots: false,
+    };
     let mut shared = Shared::<[u32]>::new_slice(UNITS);
-    let protected = protected::<I>(
-        &*ages,
-        new_positions,
-        &head,
-        own.sinks,
-        own.recent,
-        &mut shared,
-        false,
-        false,
-    );
-    let gone =
-        weakest::<I>(&*ages, new_positions, &*ranks, &head, &protected, &mut shared, false, false);
+    let protected =
+        protected::<I>(&*ages, new_positions, &head, own.sinks, own.recent, &mut shared);
+    let gone = weakest::<I>(&*ages, new_positions, &*ranks, &head, &protected, &mut shared);
 
     let steps = comptime!(vectors.div_ceil(LANES));
     let lane = unit % LANES;
@@ -153,7 +135,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
         let cluster = tile + unit;
         if unit < ROWS && cluster < own.count && cluster != gone {
             let age = usize::cast_from(ages[at::<I>(&*ages, own.batch, own.head, cluster)]);
-            if !protected.has::<I>(&*ages, new_positions, &head, age, true, false) {
+            if !protected.has::<I>(&*ages, new_positions, &head, age, true) {
                 let keys = cosine(&sums, 0usize, unit, own_key);
                 let values = cosine(&sums, comptime!(2 * ROWS * LANES), unit, own_value);
                 let like = (keys * values).min(1.0);

@@ -8,6 +8,18 @@ use crate::common::{eviction::limits::of_token, line::at};
 /// the clusters before, and the most tokens before and afterwards.
 pub(super) const NUMBERS: usize = 5;
 
+/// The first and the last clusters that stay, and the most tokens that a head holds before and
+/// afterwards: the same of all heads, unless they `differ`.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Bounds {
+    sinks: usize,
+    recent: usize,
+    before: usize,
+    most: usize,
+    #[cube(comptime)]
+    differ: bool,
+}
+
 /// A head, and its places among columns and rows.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct ClusteredHead {
@@ -42,19 +54,15 @@ pub(super) fn head_of<I: Int>(
     heads: usize,
     height: usize,
     columns: usize,
-    sinks: usize,
-    recent: usize,
-    before: usize,
-    most: usize,
-    #[comptime] differ: bool,
+    bounds: &Bounds,
 ) -> ClusteredHead {
     let start = usize::cast_from(offsets[list * offsets.stride(0)]);
     let rows = usize::cast_from(offsets[(list + 1) * offsets.stride(0)]) - start;
     let (batch, head) = (list / heads, list % heads);
-    let mut numbers = (sinks, recent, before, most);
+    let mut numbers = (bounds.sinks, bounds.recent, bounds.before, bounds.most);
     let mut count = rows;
     let mut takes_free = false.runtime();
-    if comptime!(differ) {
+    if comptime!(bounds.differ) {
         let newest = usize::cast_from(new_positions[at::<I>(new_positions, batch, head, 0)]);
         let own = of_token::<I>(limits, list, newest, NUMBERS);
         let step = limits.stride(1);

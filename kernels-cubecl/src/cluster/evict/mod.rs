@@ -1,19 +1,15 @@
 mod backend;
 mod find;
 mod head;
-mod launch;
 mod operands;
 mod table;
 
 use briquette_ops::{Clustering, EvictClusterInput, EvictLimits, Result, constant_floats};
-use burn::{
-    backend::{Dispatch, tensor::FloatTensor},
-    tensor::Tensor,
-};
+use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::{
     backend::EvictClusterBackend,
-    operands::{Limits, Numbers},
+    operands::{Changed, Limits, Read},
 };
 use crate::common::{
     check::Check,
@@ -43,9 +39,6 @@ pub fn evict_cluster(input: EvictClusterInput<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A tensor of any kind in any backend.
-type AnyTensor = FloatTensor<Dispatch>;
-
 /// As [`evict_cluster`], of an input that [`check_evict_cluster`] has let through.
 pub(crate) fn evict_cluster_checked(input: EvictClusterInput<'_>) {
     let is_tracked = !input.statistics.is_empty();
@@ -53,10 +46,7 @@ pub(crate) fn evict_cluster_checked(input: EvictClusterInput<'_>) {
     let EvictClusterInput { keys, values, clustering, positions, statistics, scores, .. } = input;
     // What is not looked at: another tensor stands in.
     let mut none = constant_floats("no statistics", vec![0.0], [1, 1, 1], &scores.device());
-    let of_statistics = match statistics.stacked_mut() {
-        Some(statistics) => statistics,
-        None => &mut none,
-    };
+    let of_statistics = statistics.stacked_mut().unwrap_or(&mut none);
     let counted = input.counted.stacked().unwrap_or(&scores).clone().into_dispatch();
     let Clustering {
         clustered_tokens,
@@ -68,55 +58,44 @@ pub(crate) fn evict_cluster_checked(input: EvictClusterInput<'_>) {
         ..
     } = clustering;
     let ints = positions.dtype();
-    let changed: Changed = Dispatch::evict_cluster(
-        keys.extract().into_dispatch(),
-        values.extract().into_dispatch(),
-        positions.extract().into_dispatch(),
-        cluster_of_token.extract().into_dispatch(),
-        norms.extract().into_dispatch(),
-        representatives.extract().into_dispatch(),
-        tokens_by_cluster.extract().into_dispatch(),
-        padding_columns.extract().into_dispatch(),
-        of_statistics.extract().into_dispatch(),
-        counted,
-        scores.into_dispatch(),
-        input.offsets.cast(ints).into_dispatch(),
-        input.new_keys.into_dispatch(),
-        input.new_values.into_dispatch(),
-        input.new_positions.into_dispatch(),
-        limits,
-        input.threshold as f32,
+    let changed = Changed::<Dispatch> {
+        directions: keys.extract().into_dispatch(),
+        values: values.extract().into_dispatch(),
+        positions: positions.extract().into_dispatch(),
+        clusters: cluster_of_token.extract().into_dispatch(),
+        norms: norms.extract().into_dispatch(),
+        representatives: representatives.extract().into_dispatch(),
+        tokens_by_cluster: tokens_by_cluster.extract().into_dispatch(),
+        padding_columns: padding_columns.extract().into_dispatch(),
+        statistics: of_statistics.extract().into_dispatch(),
         is_tracked,
-    );
-    *keys = Tensor::from_dispatch(changed.0);
-    *values = Tensor::from_dispatch(changed.1);
-    *positions = Tensor::from_dispatch(changed.2);
-    *cluster_of_token = Tensor::from_dispatch(changed.3);
-    *norms = Tensor::from_dispatch(changed.4);
-    *representatives = Tensor::from_dispatch(changed.5);
-    *tokens_by_cluster = Tensor::from_dispatch(changed.6);
-    *padding_columns = Tensor::from_dispatch(changed.7);
-    *of_statistics = Tensor::from_dispatch(changed.8);
+    };
+    let read = Read {
+        counted,
+        scores: scores.into_dispatch(),
+        offsets: input.offsets.cast(ints).into_dispatch(),
+        new_keys: input.new_keys.into_dispatch(),
+        new_values: input.new_values.into_dispatch(),
+        new_positions: input.new_positions.into_dispatch(),
+        limits,
+    };
+    let changed = Dispatch::evict_cluster(changed, read, input.threshold as f32);
+    *keys = Tensor::from_dispatch(changed.directions);
+    *values = Tensor::from_dispatch(changed.values);
+    *positions = Tensor::from_dispatch(changed.positions);
+    *cluster_of_token = Tensor::from_dispatch(changed.clusters);
+    *norms = Tensor::from_dispatch(changed.norms);
+    *representatives = Tensor::from_dispatch(changed.representatives);
+    *tokens_by_cluster = Tensor::from_dispatch(changed.tokens_by_cluster);
+    *padding_columns = Tensor::from_dispatch(changed.padding_columns);
+    *of_statistics = Tensor::from_dispatch(changed.statistics);
     *clustered_tokens = input.most_tokens.to_vec();
 }
 
-type Changed = (
-    AnyTensor,
-    AnyTensor,
-    AnyTensor,
-    AnyTensor,
-    AnyTensor,
-    AnyTensor,
-    AnyTensor,
-    AnyTensor,
-    AnyTensor,
-);
-
 fn limits(input: &EvictClusterInput<'_>) -> Limits<Dispatch> {
-    let of_head = |head: usize| -> Numbers {
+    let of_head = |head: usize| {
         let (sinks, recent) = input.protected(head);
-        let most = input.most_tokens[head];
-        [sinks, recent, input.clustering.clustered_tokens[head], most]
+        [sinks, recent, input.clustering.clustered_tokens[head], input.most_tokens[head]]
     };
     let of_table = |limits: &EvictLimits| {
         let table = limits.table().cast(input.positions.dtype());
@@ -145,18 +124,18 @@ pub(crate) fn check_evict_cluster(input: &EvictClusterInput<'_>) -> Result<()> {
     let [batch, heads, columns] = input.positions.dims();
     let [total, channels] = input.keys.dims();
     let lists = batch * heads;
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("columns", columns)?;
-    some("channels", channels)?;
+    check.some([
+        ("batch", batch),
+        ("heads", heads),
+        ("columns", columns),
+        ("channels", channels),
+    ])?;
     input.check_heads()?;
     if let Some(limits) = input.limits {
         check_limits(&check, limits, lists, head::NUMBERS)?;
     }
     let clustering = &*input.clustering;
-    let sum: usize = clustering.cluster_counts.iter().sum();
-    check.value("the rows of keys", total, total == sum, sum.to_string())?;
+    check.equal("the rows of keys", total, clustering.cluster_counts.iter().sum())?;
     let of_tokens = [batch, heads, columns];
     check.shape("values", input.values.dims(), [total, channels])?;
     check.shape("offsets", input.offsets.dims(), [lists + 1])?;

@@ -1,11 +1,11 @@
 use cubecl::prelude::*;
 
-use super::head::{ClusteredHead, head_of};
+use super::head::{Bounds, ClusteredHead, head_of};
 use crate::common::{
     eviction::weakest::{UNITS, of_cube},
     line::{at, write},
     order::order,
-    scan::inclusive_sum,
+    scan::{inclusive_sum, sum_of_cube},
 };
 
 /// The place of a token that goes.
@@ -43,16 +43,12 @@ pub(super) fn replace<E: Float, I: Int>(
     limits: &Tensor<I>,
     places: &Tensor<I>,
     redundancy: &Tensor<f32>,
-    sinks: usize,
-    recent: usize,
-    before: usize,
-    most: usize,
+    bounds: &Bounds,
     threshold: f32,
     least_weight: f32,
     most_weight: f32,
     #[comptime] share: usize,
     #[comptime] is_tracked: bool,
-    #[comptime] differ: bool,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
     let list = CUBE_POS;
@@ -62,20 +58,7 @@ pub(super) fn replace<E: Float, I: Int>(
     }
     let unit = UNIT_POS as usize;
     let height = representatives.shape(2);
-    let own = head_of::<I>(
-        offsets,
-        limits,
-        new_positions,
-        list,
-        heads,
-        height,
-        columns,
-        sinks,
-        recent,
-        before,
-        most,
-        differ,
-    );
+    let own = head_of::<I>(offsets, limits, new_positions, list, heads, height, columns, bounds);
     let gone = u32::cast_from(places[at::<I>(places, own.batch, own.head, 0)]);
     let target = u32::cast_from(places[at::<I>(places, own.batch, own.head, 1)]);
     let like = redundancy[at::<f32>(redundancy, own.batch, own.head, 0)];
@@ -340,26 +323,6 @@ fn move_statistics(
     }
 }
 
-/// The sum of the units' values.
-#[cube]
-fn sum_of_cube(sums: &mut Shared<[f32]>, value: f32) -> f32 {
-    let unit = UNIT_POS as usize;
-    sums[unit] = value;
-    sync_cube();
-    #[unroll]
-    for step in 0..comptime!(UNITS.ilog2()) {
-        let distance = comptime!(UNITS >> (step + 1));
-        if unit < distance {
-            let other = sums[unit + distance];
-            sums[unit] += other;
-        }
-        sync_cube();
-    }
-    let all = sums[0];
-    sync_cube();
-    all
-}
-
 /// Merges the row of the cluster that goes into that of the target, and writes the new token's in
 /// its place. Returns the length of the new key. Weights are the units' parts of those of both.
 #[cube]
@@ -391,8 +354,8 @@ fn replace_rows<E: Float>(
         value: at::<E>(new_values, own.batch, own.head, 0),
     };
     let (key_step, value_step) = (directions.stride(1), values.stride(1));
-    let gone_weight = sum_of_cube(sums, gone_weight);
-    let target_weight = sum_of_cube(sums, target_weight);
+    let gone_weight = sum_of_cube(sums, gone_weight, UNITS);
+    let target_weight = sum_of_cube(sums, target_weight, UNITS);
     let all = gone_weight + target_weight;
     let (gone_weight, target_weight) = (gone_weight / all, target_weight / all);
 
@@ -410,9 +373,9 @@ fn replace_rows<E: Float>(
         channel += UNITS;
     }
     let least = f32::new(f32::MIN_POSITIVE);
-    let from_length = sum_of_cube(sums, gone_square).sqrt().max(least);
-    let to_length = sum_of_cube(sums, target_square).sqrt().max(least);
-    let norm = sum_of_cube(sums, new_square).sqrt();
+    let from_length = sum_of_cube(sums, gone_square, UNITS).sqrt().max(least);
+    let to_length = sum_of_cube(sums, target_square, UNITS).sqrt().max(least);
+    let norm = sum_of_cube(sums, new_square, UNITS).sqrt();
     let new_length = norm.max(least);
     let from_factor = gone_weight / from_length;
     let to_factor = target_weight / to_length;
@@ -426,7 +389,7 @@ fn replace_rows<E: Float>(
         square += merged * merged;
         channel += UNITS;
     }
-    let length = sum_of_cube(sums, square).sqrt().max(least);
+    let length = sum_of_cube(sums, square, UNITS).sqrt().max(least);
     let mut channel = UNIT_POS as usize;
     while channel < channels {
         let (gone_key, gone_value) =

@@ -1,21 +1,11 @@
-// An operation of a backend takes its tensors one by one.
-#![allow(clippy::too_many_arguments)]
-
-use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
-#[cfg(feature = "fusion")]
-use burn::{
-    backend::fusion::custom::TensorSpec,
-    tensor::{DType, Shape},
-};
-use burn_cubecl::CubeBackend;
-
-use super::launch::launch;
+use super::kernel::{self, UNITS};
+use crate::common::backend::*;
 
 /// The kernels as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait GlobalLocalBackend: Backend {
     /// See [`super::global_local`].
-    #[fusion(meta = outputs)]
+    #[fusion(dtype = DType::F32, shape = Shape::from([sums[0], *kv_heads, sums[2]]))]
     fn global_local(
         sums: FloatTensor<Self>,
         past: FloatTensor<Self>,
@@ -25,20 +15,6 @@ pub(super) trait GlobalLocalBackend: Backend {
         reach: usize,
         most: bool,
     ) -> FloatTensor<Self>;
-}
-
-/// Shapes and types of the outputs of [`GlobalLocalBackend::global_local`], for fusion.
-#[cfg(feature = "fusion")]
-fn outputs(
-    sums: &TensorSpec,
-    _past: &TensorSpec,
-    _current: &TensorSpec,
-    kv_heads: &usize,
-    _window: &usize,
-    _reach: &usize,
-    _most: &bool,
-) -> TensorSpec {
-    TensorSpec::new(Shape::from([sums.shape[0], *kv_heads, sums.shape[2]]), DType::F32)
 }
 
 impl GlobalLocalBackend for CubeBackend {
@@ -51,6 +27,40 @@ impl GlobalLocalBackend for CubeBackend {
         reach: usize,
         most: bool,
     ) -> FloatTensor<Self> {
-        launch([sums, past, current], kv_heads, window, reach, most)
+        let (client, shape) = (sums.client.clone(), sums.shape());
+        let (batch, columns) = (shape[0], shape[2]);
+        let group = shape[1] / kv_heads;
+        let outside = columns.saturating_sub(window);
+        let levels = empty(&sums, [batch, kv_heads], DType::F32);
+        let scores = empty(&sums, [batch, kv_heads, columns], DType::F32);
+        let lists = (batch * kv_heads) as u32;
+        let statistics = [sums, past, current];
+        let [sums, past, current] = statistics.clone().map(CubeTensor::into_tensor_arg);
+        kernel::level::launch(
+            &client,
+            CubeCount::Static(lists, 1, 1),
+            CubeDim::new_1d(UNITS as u32),
+            sums,
+            past,
+            current,
+            levels.clone().into_tensor_arg(),
+            group,
+        );
+        let [sums, past, current] = statistics.map(CubeTensor::into_tensor_arg);
+        kernel::global_local::launch(
+            &client,
+            CubeCount::Static(columns.div_ceil(UNITS) as u32, lists, 1),
+            CubeDim::new_1d(UNITS as u32),
+            sums,
+            past,
+            current,
+            levels.into_tensor_arg(),
+            scores.clone().into_tensor_arg(),
+            outside,
+            reach,
+            most,
+            group,
+        );
+        scores
     }
 }

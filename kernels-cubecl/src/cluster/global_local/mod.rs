@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{GlobalLocalInput, PoolKind, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
@@ -25,11 +24,12 @@ pub fn global_local(input: GlobalLocalInput) -> Result<Tensor<3>> {
     // Columns pooled over, and whether the highest is taken.
     let (pool, most) = pool.map_or((1, false), |pool| (pool.kernel, pool.kind == PoolKind::Max));
     let dims @ [batch, heads, columns] = sums.dims();
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("kv_heads", kv_heads)?;
-    some("columns", columns)?;
+    check.some([
+        ("batch", batch),
+        ("heads", heads),
+        ("kv_heads", kv_heads),
+        ("columns", columns),
+    ])?;
     let grouped = heads.is_multiple_of(kv_heads);
     check.value("heads", heads, grouped, format!("a multiple of {kv_heads}"))?;
     check.value("pool", pool, pool % 2 == 1, "odd")?;

@@ -15,6 +15,12 @@ pub(crate) struct Head {
     pub(crate) newest: usize,
     /// The end of its rows in a list.
     pub(crate) end: usize,
+    /// Whether its rows are in a list, and the new token's elsewhere.
+    #[cube(comptime)]
+    pub(crate) is_ragged: bool,
+    /// Whether columns before the new token's may be free slots.
+    #[cube(comptime)]
+    pub(crate) has_free_slots: bool,
 }
 
 /// The head of a list, and its place among columns and rows.
@@ -24,6 +30,7 @@ pub(crate) fn head_of<I: Int>(
     offsets: &Tensor<I>,
     list: usize,
     #[comptime] is_ragged: bool,
+    #[comptime] has_free_slots: bool,
 ) -> Head {
     let (heads, newest) = (scores.shape(1), scores.shape(2) - 1);
     let mut first = 0usize.runtime();
@@ -33,7 +40,8 @@ pub(crate) fn head_of<I: Int>(
         end = usize::cast_from(offsets[(list + 1) * offsets.stride(0)]);
         first = newest + start - end;
     }
-    Head { batch: list / heads, head: list % heads, first, newest, end }
+    let (batch, head) = (list / heads, list % heads);
+    Head { batch, head, first, newest, end, is_ragged, has_free_slots }
 }
 
 /// The position of the token in a column.
@@ -43,10 +51,9 @@ pub(crate) fn position<I: Int>(
     new_positions: &Tensor<I>,
     head: &Head,
     column: usize,
-    #[comptime] is_ragged: bool,
 ) -> usize {
     let (batch, head_number) = (head.batch, head.head);
-    if comptime!(is_ragged) {
+    if comptime!(head.is_ragged) {
         let mut found = new_positions[at::<I>(new_positions, batch, head_number, 0)];
         if column < head.newest {
             found = positions[at::<I>(positions, batch, head_number, column)];
@@ -59,14 +66,9 @@ pub(crate) fn position<I: Int>(
 
 /// Whether a token is in a column, and no free slot.
 #[cube]
-pub(crate) fn is_entry<I: Int>(
-    positions: &Tensor<I>,
-    head: &Head,
-    column: usize,
-    #[comptime] has_free_slots: bool,
-) -> bool {
+pub(crate) fn is_entry<I: Int>(positions: &Tensor<I>, head: &Head, column: usize) -> bool {
     let mut is_entry = true.runtime();
-    if comptime!(has_free_slots) && column < head.newest {
+    if comptime!(head.has_free_slots) && column < head.newest {
         is_entry = positions[at::<I>(positions, head.batch, head.head, column)] >= I::new(0);
     }
     is_entry
@@ -79,9 +81,8 @@ pub(crate) fn index<E: CubePrimitive>(
     head: &Head,
     column: usize,
     channel: usize,
-    #[comptime] is_ragged: bool,
 ) -> usize {
-    if comptime!(is_ragged) {
+    if comptime!(head.is_ragged) {
         let row = head.end + column - head.newest;
         row * rows.stride(0) + channel * rows.stride(1)
     } else {
@@ -97,16 +98,15 @@ pub(crate) fn number<E: Float>(
     head: &Head,
     column: usize,
     channel: usize,
-    #[comptime] is_ragged: bool,
 ) -> E {
-    if comptime!(is_ragged) {
+    if comptime!(head.is_ragged) {
         let row = at::<E>(new_rows, head.batch, head.head, 0);
         let mut found = new_rows[row + channel * new_rows.stride(3)];
         if column < head.newest {
-            found = rows[index::<E>(rows, head, column, channel, is_ragged)];
+            found = rows[index::<E>(rows, head, column, channel)];
         }
         found
     } else {
-        rows[index::<E>(rows, head, column, channel, is_ragged)]
+        rows[index::<E>(rows, head, column, channel)]
     }
 }

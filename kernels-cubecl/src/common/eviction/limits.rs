@@ -14,15 +14,8 @@ pub(crate) fn check_limits(
 ) -> Result<()> {
     let [found, width] = limits.table().dims();
     check.shape("limits", [found, width], [lists, width])?;
-    let expected = numbers.to_string();
-    check.value(
-        "the numbers of limits",
-        limits.numbers(),
-        limits.numbers() == numbers,
-        expected,
-    )?;
-    let tokens = (width - 2) / numbers;
-    check.value("the tokens of limits", tokens, tokens > 0, "1 or more")
+    check.equal("the numbers of limits", limits.numbers(), numbers)?;
+    check.some([("the tokens of limits", (width - 2) / numbers)])
 }
 
 /// Index of the first of so many `numbers` of a token, the one at the position `newest`, in the

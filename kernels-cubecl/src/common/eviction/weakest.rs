@@ -55,7 +55,6 @@ impl Protected {
         head: &Head,
         own: usize,
         #[comptime] last: bool,
-        #[comptime] is_ragged: bool,
     ) -> bool {
         let mut has = own < self.sinks;
         if comptime!(last) {
@@ -64,7 +63,7 @@ impl Protected {
         if self.has_gaps {
             let mut before = 0usize.runtime();
             for other in head.first..head.newest + 1 {
-                if position::<I>(positions, new_positions, head, other, is_ragged) < own {
+                if position::<I>(positions, new_positions, head, other) < own {
                     before += 1;
                 }
             }
@@ -86,18 +85,16 @@ pub(crate) fn protected<I: Int>(
     sinks: usize,
     recent: usize,
     shared: &mut Shared<[u32]>,
-    #[comptime] is_ragged: bool,
-    #[comptime] has_free_slots: bool,
 ) -> Protected {
     let (first, newest) = (head.first, head.newest);
     let mut older = newest - first;
     let mut sinks = sinks;
     let mut recent = recent;
-    if comptime!(has_free_slots) {
+    if comptime!(head.has_free_slots) {
         let mut free_slots = 0u32;
         let mut column = first + UNIT_POS as usize;
         while column < newest {
-            if !is_entry::<I>(positions, head, column, has_free_slots) {
+            if !is_entry::<I>(positions, head, column) {
                 free_slots += 1;
             }
             column += UNITS;
@@ -108,13 +105,13 @@ pub(crate) fn protected<I: Int>(
     }
 
     // No position is above the new token's.
-    let end = position::<I>(positions, new_positions, head, newest, is_ragged) + 1;
+    let end = position::<I>(positions, new_positions, head, newest) + 1;
     let mut first_tokens = 0u32;
     let mut last_tokens = 0u32;
     let mut column = first + UNIT_POS as usize;
     while column <= newest {
-        if is_entry::<I>(positions, head, column, has_free_slots) {
-            let position = position::<I>(positions, new_positions, head, column, is_ragged);
+        if is_entry::<I>(positions, head, column) {
+            let position = position::<I>(positions, new_positions, head, column);
             if position < sinks {
                 first_tokens += 1;
             }
@@ -140,8 +137,6 @@ pub(crate) fn weakest<I: Int>(
     head: &Head,
     protected: &Protected,
     shared: &mut Shared<[u32]>,
-    #[comptime] is_ragged: bool,
-    #[comptime] has_free_slots: bool,
 ) -> usize {
     let unit = UNIT_POS as usize;
     let mut found = Shared::<[u32]>::new_slice(1usize);
@@ -153,10 +148,10 @@ pub(crate) fn weakest<I: Int>(
     let mut goes = 0u32;
     let mut column = first + unit;
     while column <= newest {
-        let own = position::<I>(positions, new_positions, head, column, is_ragged);
-        let is_first = protected.has::<I>(positions, new_positions, head, own, false, is_ragged);
-        let is_last = protected.has::<I>(positions, new_positions, head, own, true, is_ragged);
-        let may_go = is_entry::<I>(positions, head, column, has_free_slots);
+        let own = position::<I>(positions, new_positions, head, column);
+        let is_first = protected.has::<I>(positions, new_positions, head, own, false);
+        let is_last = protected.has::<I>(positions, new_positions, head, own, true);
+        let may_go = is_entry::<I>(positions, head, column);
         if may_go && !is_first && !is_last {
             let score = scores[at::<f32>(scores, head.batch, head.head, column)];
             let key = order(u32::reinterpret(score));

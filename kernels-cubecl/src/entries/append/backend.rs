@@ -1,70 +1,97 @@
-// An operation of a backend takes its tensors one by one.
-#![allow(clippy::too_many_arguments, clippy::type_complexity)]
-
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::{
-    Backend, backend_extension,
+    Backend, ExtensionType, TensorMetadata, backend_extension,
+    cubecl::dtype_to_storage_type,
     tensor::{FloatTensor, IntTensor},
 };
 use burn_cubecl::CubeBackend;
+use cubecl::prelude::CubeDim;
 
-use super::launch::{Buffers, Column, New, launch};
+use super::kernel;
+use crate::common::{copy_rows::vector_size, rows::cube_count, writable::writable};
+
+/// Buffers that a token is written into.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) struct Buffers<B: Backend> {
+    pub(super) keys: FloatTensor<B>,
+    pub(super) values: FloatTensor<B>,
+    pub(super) positions: IntTensor<B>,
+    pub(super) statistics: FloatTensor<B>,
+    pub(super) counted: IntTensor<B>,
+}
+
+/// The new token.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) struct New<B: Backend> {
+    pub(super) keys: FloatTensor<B>,
+    pub(super) values: FloatTensor<B>,
+    pub(super) positions: IntTensor<B>,
+}
+
+/// The column that a token is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Column {
+    /// This one.
+    At(usize),
+    /// The one that the device has counted to.
+    Counted,
+    /// The one before the one that the device has counted down to.
+    CountedDown,
+}
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait AppendBackend: Backend {
-    /// See [`super::append`]: keys, values, positions, statistics, and what is counted.
-    #[fusion(meta = changed)]
+    /// See [`super::append`].
+    #[fusion(meta = |buffers, _new, _column, _is_tracked| buffers.clone())]
     fn append(
-        keys: FloatTensor<Self>,
-        values: FloatTensor<Self>,
-        positions: IntTensor<Self>,
-        statistics: FloatTensor<Self>,
-        counted: IntTensor<Self>,
-        new_keys: FloatTensor<Self>,
-        new_values: FloatTensor<Self>,
-        new_positions: IntTensor<Self>,
+        #[extension_type] buffers: Buffers<Self>,
+        #[extension_type] new: New<Self>,
         column: Column,
         is_tracked: bool,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>, IntTensor<Self>);
-}
-
-/// Shapes and types of the outputs, for fusion.
-#[cfg(feature = "fusion")]
-fn changed(
-    keys: &TensorSpec,
-    values: &TensorSpec,
-    positions: &TensorSpec,
-    statistics: &TensorSpec,
-    counted: &TensorSpec,
-    _new_keys: &TensorSpec,
-    _new_values: &TensorSpec,
-    _new_positions: &TensorSpec,
-    _column: &Column,
-    _is_tracked: &bool,
-) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
-    (keys.clone(), values.clone(), positions.clone(), statistics.clone(), counted.clone())
+    ) -> Buffers<Self>;
 }
 
 impl AppendBackend for CubeBackend {
     fn append(
-        keys: FloatTensor<Self>,
-        values: FloatTensor<Self>,
-        positions: IntTensor<Self>,
-        statistics: FloatTensor<Self>,
-        counted: IntTensor<Self>,
-        new_keys: FloatTensor<Self>,
-        new_values: FloatTensor<Self>,
-        new_positions: IntTensor<Self>,
+        buffers: Buffers<Self>,
+        new: New<Self>,
         column: Column,
         is_tracked: bool,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>, IntTensor<Self>)
-    {
-        let new = New { keys: new_keys, values: new_values, positions: new_positions };
-        let buffers = Buffers { keys, values, positions, statistics, counted };
-        let Buffers { keys, values, positions, statistics, counted } =
-            launch(buffers, new, column, is_tracked);
-        (keys, values, positions, statistics, counted)
+    ) -> Buffers<Self> {
+        let Buffers { keys, values, positions, statistics, counted } = buffers;
+        let [keys, values, positions] = [keys, values, positions].map(writable);
+        let statistics = if is_tracked { writable(statistics) } else { statistics };
+        let at = match column {
+            Column::At(column) => Some(column),
+            Column::Counted | Column::CountedDown => None,
+        };
+        let counted = if at.is_none() { writable(counted) } else { counted };
+        let client = keys.client.clone();
+        let shape = keys.shape();
+        let width = vector_size([&keys, &values, &new.keys, &new.values]);
+        let types = [keys.dtype, positions.dtype].map(dtype_to_storage_type);
+        kernel::append::launch(
+            &client,
+            cube_count(shape[0] * shape[1]),
+            CubeDim::new_1d(kernel::UNITS as u32),
+            width,
+            keys.clone().into_tensor_arg(),
+            values.clone().into_tensor_arg(),
+            positions.clone().into_tensor_arg(),
+            statistics.clone().into_tensor_arg(),
+            counted.clone().into_tensor_arg(),
+            new.keys.into_tensor_arg(),
+            new.values.into_tensor_arg(),
+            new.positions.into_tensor_arg(),
+            at.unwrap_or(0),
+            shape[3] / width,
+            at.is_none(),
+            column == Column::CountedDown,
+            is_tracked,
+            types,
+        );
+        Buffers { keys, values, positions, statistics, counted }
     }
 }

@@ -1,11 +1,10 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{AppendColumn, AppendInput, Result, constant_floats, constant_ints};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::{backend::AppendBackend, launch::Column};
+use self::backend::{AppendBackend, Buffers, Column, New};
 use crate::common::{check::Check, rows::cubes_of_rows, statistics};
 
 /// Writes a new token per head behind the entries of a layer: its key, its value, its position, and
@@ -40,24 +39,24 @@ pub(crate) fn append_checked(input: AppendInput<'_>) {
         AppendColumn::Counted(counted) => (counted, Column::Counted),
         AppendColumn::CountedDown(counted) => (counted, Column::CountedDown),
     };
-    let new_positions = input.new_positions.cast(positions.dtype());
-    let (of_keys, of_values, of_positions, of_statistics, of_counted) = Dispatch::append(
-        keys.extract().into_dispatch(),
-        values.extract().into_dispatch(),
-        positions.extract().into_dispatch(),
-        stacked.extract().into_dispatch(),
-        counted.extract().into_dispatch(),
-        new_keys.into_dispatch(),
-        new_values.into_dispatch(),
-        new_positions.into_dispatch(),
-        column,
-        is_tracked,
-    );
-    *keys = Tensor::from_dispatch(of_keys);
-    *values = Tensor::from_dispatch(of_values);
-    *positions = Tensor::from_dispatch(of_positions);
-    *stacked = Tensor::from_dispatch(of_statistics);
-    *counted = Tensor::from_dispatch(of_counted);
+    let new = New {
+        keys: new_keys.into_dispatch(),
+        values: new_values.into_dispatch(),
+        positions: input.new_positions.cast(positions.dtype()).into_dispatch(),
+    };
+    let buffers = Buffers {
+        keys: keys.extract().into_dispatch(),
+        values: values.extract().into_dispatch(),
+        positions: positions.extract().into_dispatch(),
+        statistics: stacked.extract().into_dispatch(),
+        counted: counted.extract().into_dispatch(),
+    };
+    let buffers = Dispatch::append(buffers, new, column, is_tracked);
+    *keys = Tensor::from_dispatch(buffers.keys);
+    *values = Tensor::from_dispatch(buffers.values);
+    *positions = Tensor::from_dispatch(buffers.positions);
+    *stacked = Tensor::from_dispatch(buffers.statistics);
+    *counted = Tensor::from_dispatch(buffers.counted);
 }
 
 /// Refuses what [`append`] does.
@@ -66,10 +65,7 @@ pub(crate) fn check_append(input: &AppendInput<'_>) -> Result<()> {
     let AppendInput { keys, values, positions, statistics, new_keys, new_values, .. } = input;
     let [batch, heads, capacity, channels] = keys.dims();
     let lists = batch * heads;
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("channels", channels)?;
+    check.some([("batch", batch), ("heads", heads), ("channels", channels)])?;
     check.shape("values", values.dims(), keys.dims())?;
     check.same_type("values", values.dtype(), keys.dtype())?;
     check.shape("positions", positions.dims(), [batch, heads, capacity])?;

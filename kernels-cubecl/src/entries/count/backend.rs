@@ -1,33 +1,25 @@
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
-use burn_cubecl::CubeBackend;
+use burn::{
+    backend::{Backend, TensorMetadata, backend_extension, tensor::FloatTensor},
+    tensor::DType,
+};
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
+use cubecl::prelude::CubeDim;
 
-use super::launch::launch;
+use super::kernel;
+use crate::common::rows::cube_count;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait CountBackend: Backend {
     /// See [`super::count`]. `added` has a bit per kind of statistics that the mean is
     /// added to, the first the lowest, `squared` one per kind that the mean square is added to.
-    #[fusion(meta = output)]
+    #[fusion(meta = |statistics, _weights, _added, _squared| statistics.clone())]
     fn count(
         statistics: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         added: u32,
         squared: u32,
     ) -> FloatTensor<Self>;
-}
-
-/// Shape of the statistics, for a fusion that has not run the operation yet.
-#[cfg(feature = "fusion")]
-fn output(
-    statistics: &TensorSpec,
-    _weights: &TensorSpec,
-    _added: &u32,
-    _squared: &u32,
-) -> TensorSpec {
-    statistics.clone()
 }
 
 impl CountBackend for CubeBackend {
@@ -37,6 +29,20 @@ impl CountBackend for CubeBackend {
         added: u32,
         squared: u32,
     ) -> FloatTensor<Self> {
-        launch(statistics, weights, added, squared)
+        let (client, device) = (statistics.client.clone(), statistics.device.clone());
+        let (shape, batch) = (statistics.shape(), weights.shape()[0]);
+        let output = empty_device_dtype(client.clone(), device, shape.clone(), DType::F32);
+        kernel::count::launch(
+            &client,
+            cube_count((batch * shape[1] * shape[2]).div_ceil(kernel::UNITS)),
+            CubeDim::new_1d(kernel::UNITS as u32),
+            statistics.into_tensor_arg(),
+            weights.into_tensor_arg(),
+            output.clone().into_tensor_arg(),
+            shape[0] / batch,
+            added,
+            squared,
+        );
+        output
     }
 }

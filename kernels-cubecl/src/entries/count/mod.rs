@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{AttentionStatistics, CountInput, Result, Statistic};
 use burn::{backend::Dispatch, tensor::Tensor};
@@ -23,10 +22,7 @@ pub fn count(input: CountInput<'_>) -> Result<AttentionStatistics> {
     let [batch, query_heads, columns] = weights.dims();
     let Some(stacked) = statistics.stacked() else { return Ok(statistics) };
     let heads = stacked.dims()[1];
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("columns", columns)?;
+    check.some([("batch", batch), ("heads", heads), ("columns", columns)])?;
     let grouped = query_heads > 0 && query_heads.is_multiple_of(heads);
     check.value("query_heads", query_heads, grouped, format!("a multiple of {heads}"))?;
     statistics::check(&check, &statistics, [batch, heads, columns])?;

@@ -1,23 +1,28 @@
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
-#[cfg(feature = "fusion")]
-use burn::tensor::Shape;
 use burn::{
     backend::{
-        Backend, backend_extension,
+        Backend, TensorMetadata, backend_extension,
+        cubecl::dtype_to_storage_type,
         tensor::{FloatTensor, IntTensor},
     },
-    tensor::DType,
+    tensor::{DType, Shape},
 };
-use burn_cubecl::CubeBackend;
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::CubeDim;
 
-use super::launch::{launch, launch_fp8};
+use super::kernel::{self, UNITS};
+use crate::common::{rounding::Precision, rows::cube_count};
 
 /// The kernels as operations of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait QuantizeBackend: Backend {
     /// See [`super::quantize`]: words, scales and minima.
-    #[fusion(meta = groups)]
+    #[fusion(meta = |x, group, bits, dtype| {
+        let [words, measures] = shapes_of_groups(&x.shape, *group, *bits);
+        let measures = TensorSpec::new(measures, *dtype);
+        (TensorSpec::new(words, DType::I32), measures.clone(), measures)
+    })]
     fn quantize(
         x: FloatTensor<Self>,
         group: usize,
@@ -26,30 +31,26 @@ pub(super) trait QuantizeBackend: Backend {
     ) -> (IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     /// See [`super::quantize_fp8`]: words and scales.
-    #[fusion(meta = vectors)]
+    #[fusion(meta = |x, dtype| {
+        let [words, scale] = shapes_of_vectors(&x.shape);
+        (TensorSpec::new(words, DType::I32), TensorSpec::new(scale, *dtype))
+    })]
     fn quantize_fp8(x: FloatTensor<Self>, dtype: DType) -> (IntTensor<Self>, FloatTensor<Self>);
 }
 
-/// Shapes and types of the outputs of [`QuantizeBackend::quantize`], for fusion.
-#[cfg(feature = "fusion")]
-fn groups(
-    x: &TensorSpec,
-    group: &usize,
-    bits: &u8,
-    dtype: &DType,
-) -> (TensorSpec, TensorSpec, TensorSpec) {
-    let [pages, rows, numbers] = [0, 1, 2].map(|dim| x.shape[dim]);
-    let words = rows * numbers.div_ceil(32 / usize::from(*bits));
-    let measure = || TensorSpec::new(Shape::from([pages, rows * numbers / group]), *dtype);
-    (TensorSpec::new(Shape::from([pages, words]), DType::I32), measure(), measure())
+/// Shapes of words, and of scales or minima.
+fn shapes_of_groups(x: &Shape, group: usize, bits: u8) -> [Shape; 2] {
+    let words = x[1] * x[2].div_ceil(32 / usize::from(bits));
+    [Shape::from([x[0], words]), Shape::from([x[0], x[1] * (x[2] / group)])]
 }
 
-/// Shapes and types of the outputs of [`QuantizeBackend::quantize_fp8`], for fusion.
-#[cfg(feature = "fusion")]
-fn vectors(x: &TensorSpec, dtype: &DType) -> (TensorSpec, TensorSpec) {
-    let [pages, rows, channels] = [0, 1, 2].map(|dim| x.shape[dim]);
-    let words = TensorSpec::new(Shape::from([pages, rows * channels.div_ceil(4)]), DType::I32);
-    (words, TensorSpec::new(Shape::from([pages, rows]), *dtype))
+/// Shapes of words and scales.
+fn shapes_of_vectors(x: &Shape) -> [Shape; 2] {
+    [Shape::from([x[0], x[1] * x[2].div_ceil(4)]), Shape::from([x[0], x[1]])]
+}
+
+fn empty(like: &CubeTensor, shape: Shape, dtype: DType) -> CubeTensor {
+    empty_device_dtype(like.client.clone(), like.device.clone(), shape, dtype)
 }
 
 impl QuantizeBackend for CubeBackend {
@@ -59,10 +60,45 @@ impl QuantizeBackend for CubeBackend {
         bits: u8,
         dtype: DType,
     ) -> (IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        launch(x, group, u32::from(bits), dtype)
+        let shape = x.shape();
+        let groups = shape[2] / group;
+        let [words, measures] = shapes_of_groups(&shape, group, bits);
+        let words = empty(&x, words, DType::I32);
+        let [scale, min] = [(); 2].map(|()| empty(&x, measures.clone(), dtype));
+        let types = [x.dtype, dtype].map(dtype_to_storage_type);
+        kernel::quantize::launch(
+            &x.client.clone(),
+            cube_count((shape[0] * shape[1] * groups).div_ceil(UNITS)),
+            CubeDim::new_1d(UNITS as u32),
+            x.into_tensor_arg(),
+            words.clone().into_tensor_arg(),
+            scale.clone().into_tensor_arg(),
+            min.clone().into_tensor_arg(),
+            groups,
+            group,
+            shape[2].div_ceil(32 / usize::from(bits)),
+            u32::from(bits),
+            Precision::of(dtype),
+            types,
+        );
+        (words, scale, min)
     }
 
     fn quantize_fp8(x: FloatTensor<Self>, dtype: DType) -> (IntTensor<Self>, FloatTensor<Self>) {
-        launch_fp8(x, dtype)
+        let shape = x.shape();
+        let [words, scale] = shapes_of_vectors(&shape);
+        let (words, scale) = (empty(&x, words, DType::I32), empty(&x, scale, dtype));
+        let types = [x.dtype, dtype].map(dtype_to_storage_type);
+        kernel::quantize_fp8::launch(
+            &x.client.clone(),
+            cube_count((shape[0] * shape[1]).div_ceil(UNITS)),
+            CubeDim::new_1d(UNITS as u32),
+            x.into_tensor_arg(),
+            words.clone().into_tensor_arg(),
+            scale.clone().into_tensor_arg(),
+            Precision::of(dtype),
+            types,
+        );
+        (words, scale)
     }
 }

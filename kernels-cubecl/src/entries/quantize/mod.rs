@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{PackedGroups, PackedVectors, QuantizeInput, Result};
 use burn::{
@@ -63,9 +62,7 @@ pub fn quantize_fp8(x: Tensor<3>, dtype: DType) -> Result<PackedVectors> {
 
 fn check_pages(check: &Check, x: &Tensor<3>) -> Result<()> {
     let [pages, rows, numbers] = x.dims();
-    for (what, number) in [("pages", pages), ("rows", rows), ("numbers", numbers)] {
-        check.value(what, number, number > 0, "1 or more")?;
-    }
+    check.some([("pages", pages), ("rows", rows), ("numbers", numbers)])?;
     check.countable("x", &x.dims())?;
     check.tensors(4)
 }

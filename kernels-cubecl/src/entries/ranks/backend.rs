@@ -1,26 +1,34 @@
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::backend::{Backend, backend_extension, tensor::IntTensor};
-use burn_cubecl::CubeBackend;
+use burn::backend::{
+    Backend, TensorMetadata, backend_extension, cubecl::dtype_to_storage_type, tensor::IntTensor,
+};
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
+use cubecl::prelude::CubeDim;
 
-use super::launch::launch;
+use super::kernel;
+use crate::common::{eviction::weakest::UNITS, rows::cube_count};
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait RanksBackend: Backend {
     /// See [`super::ranks`].
-    #[fusion(meta = output)]
+    #[fusion(meta = |positions, _sinks| positions.clone())]
     fn ranks(positions: IntTensor<Self>, sinks: u32) -> IntTensor<Self>;
-}
-
-/// Shape of the ranks, for a fusion that has not run the operation yet.
-#[cfg(feature = "fusion")]
-fn output(positions: &TensorSpec, _sinks: &u32) -> TensorSpec {
-    positions.clone()
 }
 
 impl RanksBackend for CubeBackend {
     fn ranks(positions: IntTensor<Self>, sinks: u32) -> IntTensor<Self> {
-        launch(positions, sinks)
+        let (client, shape, dtype) = (positions.client.clone(), positions.shape(), positions.dtype);
+        let device = positions.device.clone();
+        let ranks = empty_device_dtype(client.clone(), device, shape.clone(), dtype);
+        kernel::ranks::launch(
+            &client,
+            cube_count(shape[0] * shape[1]),
+            CubeDim::new_1d(UNITS as u32),
+            positions.into_tensor_arg(),
+            ranks.clone().into_tensor_arg(),
+            sinks,
+            dtype_to_storage_type(dtype),
+        );
+        ranks
     }
 }

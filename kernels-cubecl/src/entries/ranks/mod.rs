@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::Result;
 use burn::{
@@ -26,9 +25,7 @@ use crate::common::{check::Check, eviction::weakest::UNITS, rows::cubes_of_rows}
 pub fn ranks(positions: Tensor<3, Int>, sinks: usize) -> Result<Tensor<3, Int>> {
     let check = Check::new("ranks", &positions.device())?;
     let [batch, heads, columns] = positions.dims();
-    for (what, number) in [("batch", batch), ("heads", heads), ("columns", columns)] {
-        check.value(what, number, number > 0, "1 or more")?;
-    }
+    check.some([("batch", batch), ("heads", heads), ("columns", columns)])?;
     check.countable("positions", &positions.dims())?;
     check.tensors(2)?;
     check.shared_bytes(UNITS * size_of::<u32>())?;

@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 mod plan;
 
 use briquette_ops::{AccumulateInput, Result};
@@ -9,7 +8,10 @@ use burn::{
     tensor::{DType, Tensor},
 };
 
-use self::{backend::AccumulateBackend, launch::MERGERS, plan::Plan};
+use self::{
+    backend::{AccumulateBackend, MERGERS},
+    plan::Plan,
+};
 use crate::common::check::Check;
 
 /// Slots that are told apart: bucket and row of a chunk share 32 bits.
@@ -58,12 +60,13 @@ fn check(input: &AccumulateInput) -> Result<()> {
     check.shape("weights", input.weights.dims(), [batch, heads, rows])?;
     check.shape("slot", input.slot.dims(), [batch, heads, rows])?;
     check.f32("weights", input.weights.dtype())?;
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("channels", channels)?;
-    some("span", input.span)?;
-    some("slots", input.slots)?;
+    check.some([
+        ("batch", batch),
+        ("heads", heads),
+        ("channels", channels),
+        ("span", input.span),
+        ("slots", input.slots),
+    ])?;
     check.at_most("channels", channels, kernel::ADDERS * 64)?;
     check.at_most("slots and span", input.slots.saturating_add(input.span), MAX_BUCKETS)?;
     check.countable("x", &[batch, heads, rows, channels])?;

@@ -1,16 +1,11 @@
 mod backend;
 mod kernel;
-mod launch;
-mod operands;
 
 use briquette_ops::{EmaInput, EmaOutput, Result, constant_ints};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::{
-    backend::EmaBackend,
-    operands::{Before, Held},
-};
-use crate::common::check::Check;
+use self::backend::{EmaBackend, Held};
+use crate::common::{check::Check, optional::Optional};
 
 /// The weights of evicted entries in those that they are merged into, and the thresholds they are
 /// held against: D2O (Wan et al., 2024, Eq. 9 to 12). The threshold of a batch row is the mean of
@@ -29,13 +24,10 @@ pub fn ema_weights(input: EmaInput<'_>) -> Result<EmaOutput> {
     let check = Check::new("ema_weights", &input.similarity.device())?;
     let EmaInput { similarity, counts, before, beta } = input;
     let [batch, heads, columns] = similarity.dims();
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("columns", columns)?;
+    check.some([("batch", batch), ("heads", heads), ("columns", columns)])?;
     check.f32("similarity", similarity.dtype())?;
     let lists = batch * heads;
-    check.value("the length of counts", counts.len(), counts.len() == lists, lists.to_string())?;
+    check.equal("the length of counts", counts.len(), lists)?;
     for &count in counts {
         check.value("counts", count, count <= columns, format!("at most {columns}"))?;
     }
@@ -54,12 +46,8 @@ pub fn ema_weights(input: EmaInput<'_>) -> Result<EmaOutput> {
         let counts = constant_ints("ema", list, [lists], &similarity.device());
         Held::Differ { counts: counts.into_dispatch() }
     };
-    let before = match before {
-        None => Before::Nothing,
-        Some(before) => Before::Threshold { of_rows: before.into_dispatch() },
-    };
-    let (weights, threshold) =
-        Dispatch::ema_weights(similarity.into_dispatch(), before, held, beta as f32);
+    let (similarity, before) = (similarity.into_dispatch(), Optional::of(before));
+    let (weights, threshold) = Dispatch::ema_weights(similarity, before, held, beta as f32);
     let (weights, threshold) = (Tensor::from_dispatch(weights), Tensor::from_dispatch(threshold));
     Ok(EmaOutput { weights, threshold })
 }

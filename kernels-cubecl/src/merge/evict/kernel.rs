@@ -21,19 +21,26 @@ pub(super) const ROWS: usize = UNITS / LANES * AHEAD;
 const AHEAD: usize = 4;
 
 /// The numbers of first and of last tokens that stay, and whether the new token takes a free slot
-/// (1 or 0): the same of all heads, or each its own, at the token whose position is `newest`.
+/// (1 or 0): the same of all heads, unless they `differ`.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Bounds {
+    sinks: usize,
+    recent: usize,
+    takes_free: usize,
+    #[cube(comptime)]
+    differ: bool,
+}
+
+/// The numbers of [`Bounds`] of a head, at the token whose position is `newest`.
 #[cube]
 fn limits_of<I: Int>(
     limits: &Tensor<I>,
     list: usize,
     newest: usize,
-    sinks: usize,
-    recent: usize,
-    takes_free: usize,
-    #[comptime] differ: bool,
+    bounds: &Bounds,
 ) -> (usize, usize, usize) {
-    let mut all = (sinks, recent, takes_free);
-    if comptime!(differ) {
+    let mut all = (bounds.sinks, bounds.recent, bounds.takes_free);
+    if comptime!(bounds.differ) {
         let step = limits.stride(1);
         let of_token = of_token::<I>(limits, list, newest, NUMBERS);
         all = (
@@ -51,7 +58,7 @@ fn last_free_slot<I: Int>(positions: &Tensor<I>, head: &Head, shared: &mut Share
     let mut found = 0u32;
     let mut column = head.first + UNIT_POS as usize;
     while column < head.newest {
-        if !is_entry::<I>(positions, head, column, true) {
+        if !is_entry::<I>(positions, head, column) {
             found = u32::cast_from(column) + 1;
         }
         column += UNITS;
@@ -60,53 +67,27 @@ fn last_free_slot<I: Int>(positions: &Tensor<I>, head: &Head, shared: &mut Share
 }
 
 /// The column of the entry that goes, or of the free slot that the new token takes, in a head of a
-/// list. The first `sinks` and the last `recent` tokens stay, or, where heads differ, as many as
-/// their limits say.
+/// list.
 #[cube]
-#[allow(clippy::too_many_arguments)]
 pub(super) fn goes<I: Int>(
     positions: &Tensor<I>,
     new_positions: &Tensor<I>,
     scores: &Tensor<f32>,
     limits: &Tensor<I>,
+    bounds: &Bounds,
     head: &Head,
     list: usize,
-    sinks: usize,
-    recent: usize,
-    takes_free: usize,
-    #[comptime] is_ragged: bool,
-    #[comptime] differ: bool,
-    #[comptime] has_free_slots: bool,
 ) -> usize {
-    let newest = position::<I>(positions, new_positions, head, head.newest, is_ragged);
-    let (sinks, recent, takes_free) =
-        limits_of::<I>(limits, list, newest, sinks, recent, takes_free, differ);
+    let newest = position::<I>(positions, new_positions, head, head.newest);
+    let (sinks, recent, takes_free) = limits_of::<I>(limits, list, newest, bounds);
     let mut shared = Shared::<[u32]>::new_slice(UNITS);
     let mut slot = 0usize.runtime();
-    if comptime!(has_free_slots) && takes_free > 0 {
+    if comptime!(head.has_free_slots) && takes_free > 0 {
         slot = last_free_slot::<I>(positions, head, &mut shared);
     }
     if slot == 0 {
-        let protected = protected::<I>(
-            positions,
-            new_positions,
-            head,
-            sinks,
-            recent,
-            &mut shared,
-            is_ragged,
-            has_free_slots,
-        );
-        slot = 1 + weakest::<I>(
-            positions,
-            new_positions,
-            scores,
-            head,
-            &protected,
-            &mut shared,
-            is_ragged,
-            has_free_slots,
-        );
+        let protected = protected::<I>(positions, new_positions, head, sinks, recent, &mut shared);
+        slot = 1 + weakest::<I>(positions, new_positions, scores, head, &protected, &mut shared);
     }
     slot - 1
 }
@@ -118,10 +99,9 @@ fn move_position<I: Int>(
     new_positions: &Tensor<I>,
     head: &Head,
     gone: usize,
-    #[comptime] is_ragged: bool,
 ) {
     if UNIT_POS == 0 && gone < head.newest {
-        let newest = position::<I>(&*positions, new_positions, head, head.newest, is_ragged);
+        let newest = position::<I>(&*positions, new_positions, head, head.newest);
         write::<I>(positions, head.batch, head.head, gone, I::cast_from(newest));
     }
 }
@@ -170,12 +150,9 @@ pub(super) fn evict<E: Float, I: Int>(
     new_positions: &Tensor<I>,
     limits: &Tensor<I>,
     channels: usize,
-    sinks: usize,
-    recent: usize,
-    takes_free: usize,
+    bounds: &Bounds,
     #[comptime] is_ragged: bool,
     #[comptime] is_tracked: bool,
-    #[comptime] differ: bool,
     #[comptime] has_free_slots: bool,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
@@ -183,34 +160,21 @@ pub(super) fn evict<E: Float, I: Int>(
     if list >= scores.shape(0) * scores.shape(1) {
         terminate!();
     }
-    let head = head_of::<I>(scores, offsets, list, is_ragged);
-    let gone = goes::<I>(
-        &*positions,
-        new_positions,
-        scores,
-        limits,
-        &head,
-        list,
-        sinks,
-        recent,
-        takes_free,
-        is_ragged,
-        differ,
-        has_free_slots,
-    );
+    let head = head_of::<I>(scores, offsets, list, is_ragged, has_free_slots);
+    let gone = goes::<I>(&*positions, new_positions, scores, limits, bounds, &head, list);
     if gone < head.newest {
         let mut channel = UNIT_POS as usize;
         while channel < channels {
-            let key = number::<E>(&*keys, new_keys, &head, head.newest, channel, is_ragged);
-            let value = number::<E>(&*values, new_values, &head, head.newest, channel, is_ragged);
-            let to_key = index::<E>(&*keys, &head, gone, channel, is_ragged);
-            let to_value = index::<E>(&*values, &head, gone, channel, is_ragged);
+            let key = number::<E>(&*keys, new_keys, &head, head.newest, channel);
+            let value = number::<E>(&*values, new_values, &head, head.newest, channel);
+            let to_key = index::<E>(&*keys, &head, gone, channel);
+            let to_value = index::<E>(&*values, &head, gone, channel);
             keys[to_key] = key;
             values[to_value] = value;
             channel += UNITS;
         }
     }
-    move_position::<I>(positions, new_positions, &head, gone, is_ragged);
+    move_position::<I>(positions, new_positions, &head, gone);
     if comptime!(is_tracked) {
         move_statistics(statistics, counted, scores, &head, gone, 0, 1);
     }
@@ -239,15 +203,12 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     counted: &Tensor<f32>,
     places: &mut Tensor<I>,
     similarity: &mut Tensor<f32>,
-    sinks: usize,
-    recent: usize,
-    takes_free: usize,
+    bounds: &Bounds,
     parts: usize,
     #[comptime] vectors: usize,
     #[comptime] width: usize,
     #[comptime] is_ragged: bool,
     #[comptime] is_tracked: bool,
-    #[comptime] differ: bool,
     #[comptime] has_free_slots: bool,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
@@ -256,21 +217,8 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     if list >= scores.shape(0) * scores.shape(1) {
         terminate!();
     }
-    let head = head_of::<I>(scores, offsets, list, is_ragged);
-    let gone = goes::<I>(
-        positions,
-        new_positions,
-        scores,
-        limits,
-        &head,
-        list,
-        sinks,
-        recent,
-        takes_free,
-        is_ragged,
-        differ,
-        has_free_slots,
-    );
+    let head = head_of::<I>(scores, offsets, list, is_ragged, has_free_slots);
+    let gone = goes::<I>(positions, new_positions, scores, limits, bounds, &head, list);
     if comptime!(is_tracked) {
         move_statistics(statistics, counted, scores, &head, gone, part, parts);
     }
@@ -285,7 +233,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     #[unroll]
     for step in 0..steps {
         let vector = (lane + step * LANES).min(vectors - 1);
-        own[step] = vector_of::<E, N>(keys, new_keys, &head, gone, vector, width, is_ragged);
+        own[step] = vector_of::<E, N>(keys, new_keys, &head, gone, vector, width);
         if lane + step * LANES < vectors {
             square += dot::<N>(own[step], own[step], width);
         }
@@ -301,7 +249,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     let mut oldest = 0usize.runtime();
     let mut target = 0usize.runtime();
     // Parts have tiles in turn. Where the new token takes a free slot no entry goes.
-    let evicts = is_entry::<I>(positions, &head, gone, has_free_slots);
+    let evicts = is_entry::<I>(positions, &head, gone);
     let mut tile = select(evicts, head.first + part * ROWS, head.newest + 1);
     while tile <= head.newest {
         #[unroll]
@@ -314,8 +262,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
             for step in 0..steps {
                 let vector = lane + step * LANES;
                 if vector < vectors {
-                    let other =
-                        vector_of::<E, N>(keys, new_keys, &head, column, vector, width, is_ragged);
+                    let other = vector_of::<E, N>(keys, new_keys, &head, column, vector, width);
                     product += dot::<N>(own[step], other, width);
                     square += dot::<N>(other, other, width);
                 }
@@ -326,7 +273,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
         sync_cube();
         let column = tile + unit;
         let is_other = column <= head.newest && column != gone;
-        if unit < ROWS && is_other && is_entry::<I>(positions, &head, column, has_free_slots) {
+        if unit < ROWS && is_other && is_entry::<I>(positions, &head, column) {
             let mut product = f32::new(0.0);
             let mut square = f32::new(0.0);
             #[unroll]
@@ -338,7 +285,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
             if square > f32::new(0.0) && own_square > f32::new(0.0) {
                 like = (product / (square.sqrt() * own_square.sqrt())).min(f32::new(1.0));
             }
-            let own = position::<I>(positions, new_positions, &head, column, is_ragged);
+            let own = position::<I>(positions, new_positions, &head, column);
             if like > best || (like == best && own < oldest) {
                 best = like;
                 oldest = own;
@@ -382,18 +329,17 @@ fn vector_of<E: Float, N: Size>(
     column: usize,
     vector: usize,
     #[comptime] width: usize,
-    #[comptime] is_ragged: bool,
 ) -> Vector<f32, N> {
     let channel = vector * width;
-    let found = if comptime!(is_ragged) {
+    let found = if comptime!(head.is_ragged) {
         let row = at::<Vector<E, N>>(new_keys, head.batch, head.head, 0);
         let mut found = new_keys[(row + channel * new_keys.stride(3)) / width];
         if column < head.newest {
-            found = keys[index::<Vector<E, N>>(keys, head, column, channel, is_ragged) / width];
+            found = keys[index::<Vector<E, N>>(keys, head, column, channel) / width];
         }
         found
     } else {
-        keys[index::<Vector<E, N>>(keys, head, column, channel, is_ragged) / width]
+        keys[index::<Vector<E, N>>(keys, head, column, channel) / width]
     };
     Vector::cast_from(found)
 }
@@ -521,7 +467,7 @@ pub(super) fn merge<E: Float, I: Int>(
     if list >= scores.shape(0) * heads {
         terminate!();
     }
-    let head = head_of::<I>(scores, offsets, list, is_ragged);
+    let head = head_of::<I>(scores, offsets, list, is_ragged, false);
     let (mean, evict) = mean_similarity(similarity, head.batch);
     let mut held = f32::new(NONE_YET);
     if comptime!(follows) {
@@ -540,13 +486,11 @@ pub(super) fn merge<E: Float, I: Int>(
     let weight = like.exp();
     let mut channel = UNIT_POS as usize;
     while channel < channels {
-        merge_channel::<E>(keys, new_keys, &head, gone, target, channel, weight, merges, is_ragged);
-        merge_channel::<E>(
-            values, new_values, &head, gone, target, channel, weight, merges, is_ragged,
-        );
+        merge_channel::<E>(keys, new_keys, &head, gone, target, channel, weight, merges);
+        merge_channel::<E>(values, new_values, &head, gone, target, channel, weight, merges);
         channel += UNITS;
     }
-    move_position::<I>(positions, new_positions, &head, gone, is_ragged);
+    move_position::<I>(positions, new_positions, &head, gone);
 }
 
 /// [`merge`] of a channel of the rows.
@@ -560,23 +504,22 @@ fn merge_channel<E: Float>(
     channel: usize,
     weight: f32,
     merges: bool,
-    #[comptime] is_ragged: bool,
 ) {
     let own = f32::new(std::f32::consts::E);
-    let mut newest = number::<E>(&*rows, new_rows, head, head.newest, channel, is_ragged);
+    let mut newest = number::<E>(&*rows, new_rows, head, head.newest, channel);
     if merges {
-        let from = f32::cast_from(number::<E>(&*rows, new_rows, head, gone, channel, is_ragged));
-        let to = f32::cast_from(number::<E>(&*rows, new_rows, head, target, channel, is_ragged));
+        let from = f32::cast_from(number::<E>(&*rows, new_rows, head, gone, channel));
+        let to = f32::cast_from(number::<E>(&*rows, new_rows, head, target, channel));
         let merged = E::cast_from((to * own + from * weight) / (own + weight));
         if target == head.newest {
             newest = merged;
         } else {
-            let place = index::<E>(&*rows, head, target, channel, is_ragged);
+            let place = index::<E>(&*rows, head, target, channel);
             rows[place] = merged;
         }
     }
     if gone < head.newest {
-        let place = index::<E>(&*rows, head, gone, channel, is_ragged);
+        let place = index::<E>(&*rows, head, gone, channel);
         rows[place] = newest;
     }
 }

@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 mod operands;
 mod spread;
 
@@ -14,11 +13,12 @@ use burn::{
 
 use self::{
     backend::EvictBackend,
-    operands::{Before, Limits, NewRows},
+    operands::{Changed, Heads, Limits, NewRows},
 };
 use crate::common::{
     check::Check,
     eviction::{limits::check_limits, weakest::UNITS},
+    optional::Optional,
     rows::cubes_of_rows,
     statistics,
 };
@@ -78,54 +78,15 @@ pub fn evict_spreading(input: EvictInput<'_>, spread: EvictSpreadInput) -> Resul
 
 /// As [`evict`], of an input that [`check_evict`] has let through.
 pub(crate) fn evict_checked(input: EvictInput<'_>) {
-    let (is_tracked, has_free_slots) = (!input.statistics.is_empty(), input.has_free_slots());
-    let limits = limits(&input);
-    run(input, |changed, counted, scores, new| {
-        let [keys, values, positions, statistics] = changed;
-        let (keys, values, positions, statistics) = Dispatch::evict(
-            keys,
-            values,
-            positions,
-            statistics,
-            counted,
-            scores,
-            new,
-            limits,
-            is_tracked,
-            has_free_slots,
-        );
-        ([keys, values, positions, statistics], ())
-    });
+    run(input, |changed, heads, counted| (Dispatch::evict(changed, heads, counted), ()));
 }
 
 /// As [`evict_merging`], of an input that [`check_evict`] has let through.
 pub(crate) fn evict_merging_checked(input: EvictInput<'_>, merge: EvictMergeInput) -> Tensor<2> {
-    let (is_tracked, has_free_slots) = (!input.statistics.is_empty(), input.has_free_slots());
-    let limits = limits(&input);
-    let before = match merge.before {
-        None => Before::Nothing,
-        Some(before) => Before::Threshold { of_rows: before.into_dispatch() },
-    };
-    let beta = merge.beta as f32;
-    let threshold = run(input, |changed, counted, scores, new| {
-        let [keys, values, positions, statistics] = changed;
-        let (keys, values, positions, statistics, of_rows) = Dispatch::evict_merging(
-            keys,
-            values,
-            positions,
-            statistics,
-            counted,
-            scores,
-            new,
-            limits,
-            before,
-            beta,
-            is_tracked,
-            has_free_slots,
-        );
-        ([keys, values, positions, statistics], of_rows)
-    });
-    Tensor::from_dispatch(threshold)
+    let (before, beta) = (Optional::of(merge.before), merge.beta as f32);
+    Tensor::from_dispatch(run(input, |changed, heads, counted| {
+        Dispatch::evict_merging(changed, heads, counted, before, beta)
+    }))
 }
 
 /// As [`evict_spreading`], of an input that [`check_evict_spreading`] has let through.
@@ -148,13 +109,10 @@ pub(crate) fn evict_spreading_checked(mut input: EvictInput<'_>, spread: EvictSp
     let (of_values, of_new) = Dispatch::spread(
         values.take(),
         positions.clone().into_dispatch(),
-        scores.clone().into_dispatch(),
-        new,
-        limits,
+        Heads { scores: scores.clone().into_dispatch(), new, limits, has_free_slots },
         attention.into_dispatch(),
         drawn.into_dispatch(),
         window,
-        has_free_slots,
     );
     values.put(of_values);
     if let Some(new_values) = new_values {
@@ -166,22 +124,18 @@ pub(crate) fn evict_spreading_checked(mut input: EvictInput<'_>, spread: EvictSp
 /// A tensor of any kind in any backend.
 type AnyTensor = FloatTensor<Dispatch>;
 
-/// Keys, values, positions and statistics.
-type Changed = [AnyTensor; 4];
-
 /// Moves what is changed into a call, so that it is changed in place where nobody else holds it,
 /// and back.
 fn run<T>(
     input: EvictInput<'_>,
-    call: impl FnOnce(Changed, AnyTensor, AnyTensor, NewRows<Dispatch>) -> (Changed, T),
+    call: impl FnOnce(Changed<Dispatch>, Heads<Dispatch>, AnyTensor) -> (Changed<Dispatch>, T),
 ) -> T {
+    let (limits, has_free_slots) = (limits(&input), input.has_free_slots());
     let EvictInput { rows, positions, statistics, counted, scores, .. } = input;
+    let is_tracked = !statistics.is_empty();
     // What is not looked at: another tensor stands in.
     let mut none = constant_floats("no statistics", vec![0.0], [1, 1, 1], &scores.device());
-    let of_statistics = match statistics.stacked_mut() {
-        Some(statistics) => statistics,
-        None => &mut none,
-    };
+    let of_statistics = statistics.stacked_mut().unwrap_or(&mut none);
     let counted = counted.stacked().unwrap_or(&scores).clone().into_dispatch();
     let (new, mut keys, mut values) = match rows {
         SlotRows::Dense { keys, values } => {
@@ -197,18 +151,19 @@ fn run<T>(
             (new, Rows::Ragged(keys), Rows::Ragged(values))
         }
     };
-    let moved = [
-        keys.take(),
-        values.take(),
-        positions.extract().into_dispatch(),
-        of_statistics.extract().into_dispatch(),
-    ];
-    let (changed, found) = call(moved, counted, scores.into_dispatch(), new);
-    let [of_keys, of_values, of_positions, statistics] = changed;
-    keys.put(of_keys);
-    values.put(of_values);
-    *positions = Tensor::from_dispatch(of_positions);
-    *of_statistics = Tensor::from_dispatch(statistics);
+    let changed = Changed::<Dispatch> {
+        keys: keys.take(),
+        values: values.take(),
+        positions: positions.extract().into_dispatch(),
+        statistics: of_statistics.extract().into_dispatch(),
+        is_tracked,
+    };
+    let heads = Heads { scores: scores.into_dispatch(), new, limits, has_free_slots };
+    let (changed, found) = call(changed, heads, counted);
+    keys.put(changed.keys);
+    values.put(changed.values);
+    *positions = Tensor::from_dispatch(changed.positions);
+    *of_statistics = Tensor::from_dispatch(changed.statistics);
     found
 }
 
@@ -284,7 +239,7 @@ pub(crate) fn check_evict_spreading(
         check.shape(what, numbers.dims(), input.scores.dims())?;
         check.f32(what, numbers.dtype())?;
     }
-    check.value("window", *window, *window > 0, "1 or more")?;
+    check.some([("window", *window)])?;
     // Columns of the window, and what units share.
     check.shared_bytes((window + UNITS) * size_of::<u32>())?;
     check.tensors(11)
@@ -296,12 +251,10 @@ fn check(operation: &'static str, input: &EvictInput<'_>) -> Result<Check> {
     let EvictInput { rows, positions, statistics, counted, scores, recent, takes_free, .. } = input;
     let [batch, heads, columns] = scores.dims();
     let lists = batch * heads;
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
+    check.some([("batch", batch), ("heads", heads)])?;
     check.value("columns", columns, columns > 1, "2 or more")?;
     check.f32("scores", scores.dtype())?;
-    check.value("the length of recent", recent.len(), recent.len() == lists, lists.to_string())?;
+    check.equal("the length of recent", recent.len(), lists)?;
     let (found, fits) = (takes_free.len(), [0, lists].contains(&takes_free.len()));
     check.value("the length of takes_free", found, fits, format!("0 or {lists}"))?;
     if let Some(limits) = input.limits {
@@ -310,7 +263,7 @@ fn check(operation: &'static str, input: &EvictInput<'_>) -> Result<Check> {
     let width = match rows {
         SlotRows::Dense { keys, values } => {
             let [_, _, slots, channels] = keys.dims();
-            some("channels", channels)?;
+            check.some([("channels", channels)])?;
             check.shape("keys", keys.dims(), [batch, heads, slots, channels])?;
             check.value("slots", slots, slots >= columns, format!("at least {columns}"))?;
             check.shape("values", values.dims(), keys.dims())?;
@@ -320,14 +273,12 @@ fn check(operation: &'static str, input: &EvictInput<'_>) -> Result<Check> {
         }
         SlotRows::Ragged { keys, values, offsets, counts, new_keys, new_values, new_positions } => {
             let [total, channels] = keys.dims();
-            some("channels", channels)?;
-            let fits = counts.len() == lists;
-            check.value("the length of counts", counts.len(), fits, lists.to_string())?;
+            check.some([("channels", channels)])?;
+            check.equal("the length of counts", counts.len(), lists)?;
             for &count in *counts {
                 check.value("counts", count, count < columns, format!("below {columns}"))?;
             }
-            let sum: usize = counts.iter().sum();
-            check.value("the rows of keys", total, total == sum, sum.to_string())?;
+            check.equal("the rows of keys", total, counts.iter().sum())?;
             check.shape("values", values.dims(), keys.dims())?;
             check.shape("offsets", offsets.dims(), [lists + 1])?;
             let new = [batch, heads, 1, channels];

@@ -1,9 +1,31 @@
-//! Operands of the operation that are of several kinds.
+//! Operands of the operations that belong together, or are of several kinds.
 
-use burn::backend::{
-    Backend, ExtensionType,
-    tensor::{FloatTensor, IntTensor},
-};
+use crate::common::backend::*;
+
+/// What is changed.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) struct Changed<B: Backend> {
+    pub(super) keys: FloatTensor<B>,
+    pub(super) values: FloatTensor<B>,
+    pub(super) positions: IntTensor<B>,
+    pub(super) statistics: FloatTensor<B>,
+    /// Whether there are statistics, and not a tensor that stands in for them.
+    pub(super) is_tracked: bool,
+}
+
+/// What says which entries go.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) struct Heads<B: Backend> {
+    pub(super) scores: FloatTensor<B>,
+    #[extension_type]
+    pub(super) new: NewRows<B>,
+    #[extension_type]
+    pub(super) limits: Limits<B>,
+    /// Whether some of the slots may be free.
+    pub(super) has_free_slots: bool,
+}
 
 /// The rows of entries, and where the new token's lie.
 #[derive(ExtensionType)]
@@ -29,12 +51,4 @@ pub(super) enum Limits<B: Backend> {
     /// The numbers of each head, at this token or those from it on: see
     /// [`EvictLimits`](briquette_ops::EvictLimits).
     Differ { table: IntTensor<B> },
-}
-
-/// The threshold there was.
-#[derive(ExtensionType)]
-#[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Before<B: Backend> {
-    Nothing,
-    Threshold { of_rows: FloatTensor<B> },
 }

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::kernel::goes;
+use super::kernel::{Bounds, goes};
 use crate::common::{
     eviction::{
         head::{Head, head_of, index, is_entry, number, position},
@@ -24,12 +24,9 @@ pub(super) fn spread<E: Float, I: Int>(
     offsets: &Tensor<I>,
     limits: &Tensor<I>,
     channels: usize,
-    sinks: usize,
-    recent: usize,
-    takes_free: usize,
+    bounds: &Bounds,
     #[comptime] window: usize,
     #[comptime] is_ragged: bool,
-    #[comptime] differ: bool,
     #[comptime] has_free_slots: bool,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
@@ -38,21 +35,8 @@ pub(super) fn spread<E: Float, I: Int>(
     if list >= scores.shape(0) * scores.shape(1) {
         terminate!();
     }
-    let head = head_of::<I>(scores, offsets, list, is_ragged);
-    let gone = goes::<I>(
-        positions,
-        new_positions,
-        scores,
-        limits,
-        &head,
-        list,
-        sinks,
-        recent,
-        takes_free,
-        is_ragged,
-        differ,
-        has_free_slots,
-    );
+    let head = head_of::<I>(scores, offsets, list, is_ragged, has_free_slots);
+    let gone = goes::<I>(positions, new_positions, scores, limits, bounds, &head, list);
 
     // The next tokens by position, each one's column and one more.
     let mut next = Shared::<[u32]>::new_slice(window);
@@ -62,15 +46,15 @@ pub(super) fn spread<E: Float, I: Int>(
         place += UNITS;
     }
     sync_cube();
-    if is_entry::<I>(positions, &head, gone, has_free_slots) {
-        let own = position::<I>(positions, new_positions, &head, gone, is_ragged);
+    if is_entry::<I>(positions, &head, gone) {
+        let own = position::<I>(positions, new_positions, &head, gone);
         let mut column = head.first + unit;
         while column <= head.newest {
-            let of_column = position::<I>(positions, new_positions, &head, column, is_ragged);
-            if of_column > own && is_entry::<I>(positions, &head, column, has_free_slots) {
+            let of_column = position::<I>(positions, new_positions, &head, column);
+            if of_column > own && is_entry::<I>(positions, &head, column) {
                 let mut between = 0usize.runtime();
                 for other in head.first..head.newest + 1 {
-                    let other = position::<I>(positions, new_positions, &head, other, is_ragged);
+                    let other = position::<I>(positions, new_positions, &head, other);
                     if other > own && other < of_column {
                         between += 1;
                     }
@@ -100,11 +84,11 @@ pub(super) fn spread<E: Float, I: Int>(
         let share = f32::new(1.0) / number_of;
         let mut channel = unit;
         while channel < channels {
-            let from = number::<E>(&*values, &*new_values, &head, gone, channel, is_ragged);
+            let from = number::<E>(&*values, &*new_values, &head, gone, channel);
             let added = f32::cast_from(from) * share;
             for place in 0..tokens {
                 let column = next[place] as usize - 1;
-                add::<E>(values, new_values, &head, column, channel, added, is_ragged);
+                add::<E>(values, new_values, &head, column, channel, added);
             }
             channel += UNITS;
         }
@@ -120,20 +104,19 @@ fn add<E: Float>(
     column: usize,
     channel: usize,
     added: f32,
-    #[comptime] is_ragged: bool,
 ) {
-    let before = number::<E>(&*rows, &*new_rows, head, column, channel, is_ragged);
+    let before = number::<E>(&*rows, &*new_rows, head, column, channel);
     let sum = E::cast_from(f32::cast_from(before) + added);
-    if comptime!(is_ragged) {
+    if comptime!(head.is_ragged) {
         if column < head.newest {
-            let to = index::<E>(&*rows, head, column, channel, is_ragged);
+            let to = index::<E>(&*rows, head, column, channel);
             rows[to] = sum;
         } else {
             let to = at::<E>(&*new_rows, head.batch, head.head, 0) + channel * new_rows.stride(3);
             new_rows[to] = sum;
         }
     } else {
-        let to = index::<E>(&*rows, head, column, channel, is_ragged);
+        let to = index::<E>(&*rows, head, column, channel);
         rows[to] = sum;
     }
 }

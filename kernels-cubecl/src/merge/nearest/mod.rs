@@ -1,5 +1,4 @@
 mod backend;
-mod launch;
 mod mma;
 mod plan;
 mod portable;
@@ -61,26 +60,14 @@ pub fn nearest(input: NearestInput) -> Result<NearestOutput> {
 fn check(input: &NearestInput) -> Result<()> {
     const OPERATION: &str = "nearest";
     let pairs = input.pairs.len();
-    let few = (1..=2).contains(&pairs);
-    if !few {
-        return Err(OpError::Value {
-            operation: OPERATION,
-            what: "pairs",
-            found: pairs,
-            expected: "1 or 2".to_owned(),
-        });
-    }
+    OpError::check_value(OPERATION, "pairs", pairs, (1..=2).contains(&pairs), "1 or 2")?;
     let check = Check::new(OPERATION, &input.pairs[0].0.device())?;
     let [batch, heads, from, _] = input.pairs[0].0.dims();
     let to = input.pairs[0].1.dims()[2];
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("from", from)?;
-    some("to", to)?;
+    check.some([("batch", batch), ("heads", heads), ("from", from), ("to", to)])?;
     for (rows, others) in &input.pairs {
         let channels = rows.dims()[3];
-        some("channels", channels)?;
+        check.some([("channels", channels)])?;
         check.shape("from", rows.dims(), [batch, heads, from, channels])?;
         check.shape("to", others.dims(), [batch, heads, to, channels])?;
         let bytes = rows.dtype().size();

@@ -1,46 +1,34 @@
-// An operation of a backend takes its tensors one by one.
-#![allow(clippy::too_many_arguments)]
+use burn_cubecl::kernel::into_contiguous;
 
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::backend::{
-    Backend, backend_extension,
-    tensor::{FloatTensor, IntTensor},
+use super::kernel;
+use crate::common::{
+    backend::*,
+    copy_rows::{UNITS, rows_of_cube, vector_size},
+    writable::writable,
 };
-use burn_cubecl::CubeBackend;
 
-use super::launch::launch;
+/// Rows that are merged into others, their weights and where they go.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) struct Others<B: Backend> {
+    pub(super) keys: FloatTensor<B>,
+    pub(super) values: FloatTensor<B>,
+    pub(super) weights: FloatTensor<B>,
+    pub(super) slot: IntTensor<B>,
+}
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait MergeBackend: Backend {
-    /// See [`super::merge`].
-    #[fusion(meta = outputs)]
+    /// See [`super::merge`]. Keys and values that nobody else has are changed in place.
+    #[fusion(meta = |keys, values, _own, _others, _directions| (keys.clone(), values.clone()))]
     fn merge(
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         own: FloatTensor<Self>,
-        other_keys: FloatTensor<Self>,
-        other_values: FloatTensor<Self>,
-        weights: FloatTensor<Self>,
-        slot: IntTensor<Self>,
+        #[extension_type] others: Others<Self>,
         directions: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
-}
-
-/// Shapes and types of the outputs of [`MergeBackend::merge`], for fusion.
-#[cfg(feature = "fusion")]
-fn outputs(
-    keys: &TensorSpec,
-    values: &TensorSpec,
-    _own: &TensorSpec,
-    _other_keys: &TensorSpec,
-    _other_values: &TensorSpec,
-    _weights: &TensorSpec,
-    _slot: &TensorSpec,
-    _directions: &bool,
-) -> (TensorSpec, TensorSpec) {
-    (keys.clone(), values.clone())
 }
 
 impl MergeBackend for CubeBackend {
@@ -48,12 +36,46 @@ impl MergeBackend for CubeBackend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         own: FloatTensor<Self>,
-        other_keys: FloatTensor<Self>,
-        other_values: FloatTensor<Self>,
-        weights: FloatTensor<Self>,
-        slot: IntTensor<Self>,
+        others: Others<Self>,
         directions: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        launch([keys, values, own, other_keys, other_values, weights], slot, directions)
+        let [keys, values] = [keys, values].map(|rows| writable(into_contiguous(rows)));
+        let (client, shape) = (keys.client.clone(), keys.shape());
+        let (lists, rows, channels) = (shape[0] * shape[1], shape[2], shape[3]);
+        if directions {
+            let vector = vector_size([&keys]);
+            let vectors = channels / vector;
+            let rows_of_cube = rows_of_cube(vectors);
+            kernel::unit_rows::launch(
+                &client,
+                CubeCount::Static(rows.div_ceil(rows_of_cube) as u32, lists as u32, 1),
+                CubeDim::new_1d(UNITS as u32),
+                vector,
+                keys.clone().into_tensor_arg(),
+                rows,
+                vectors,
+                rows_of_cube,
+                dtype_to_storage_type(keys.dtype),
+            );
+        }
+        let types = [keys.dtype, values.dtype, others.slot.dtype].map(dtype_to_storage_type);
+        let count = others.weights.shape()[2];
+        kernel::merge::launch(
+            &client,
+            CubeCount::Static(count as u32, lists as u32, 1),
+            CubeDim::new_1d(kernel::UNITS as u32),
+            keys.clone().into_tensor_arg(),
+            values.clone().into_tensor_arg(),
+            own.into_tensor_arg(),
+            others.keys.into_tensor_arg(),
+            others.values.into_tensor_arg(),
+            others.weights.into_tensor_arg(),
+            others.slot.into_tensor_arg(),
+            channels,
+            channels.div_ceil(kernel::UNITS),
+            directions,
+            types,
+        );
+        (keys, values)
     }
 }

@@ -3,32 +3,13 @@ use cubecl::prelude::*;
 use crate::common::{
     copy_rows::{self, lanes},
     line::{at, row_of},
+    scan::sum_of_cube,
 };
 
 /// Units of a cube that merges. As many rows are looked at a time.
 pub(super) const UNITS: usize = 64;
 /// Channels that a unit adds up, at most.
 pub(super) const MOST_OWN: usize = 16;
-
-/// The sum of `value` over the units of the cube. `shared` holds a number a unit.
-#[cube]
-fn cube_sum(shared: &mut Shared<[f32]>, value: f32) -> f32 {
-    let unit = UNIT_POS as usize;
-    shared[unit] = value;
-    sync_cube();
-    #[unroll]
-    for step in 0..comptime!(UNITS.ilog2()) {
-        let distance = comptime!(UNITS >> (step + 1));
-        if unit < distance {
-            let other = shared[unit + distance];
-            shared[unit] += other;
-        }
-        sync_cube();
-    }
-    let sum = shared[0];
-    sync_cube();
-    sum
-}
 
 /// 1 over a length, 0 of none.
 #[cube]
@@ -130,7 +111,7 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
         }
         row += UNITS;
     }
-    let merges = cube_sum(&mut shared, earlier) == f32::new(0.0)
+    let merges = sum_of_cube(&mut shared, earlier, UNITS) == f32::new(0.0)
         && weights[at::<f32>(weights, batch, head, first)] != f32::new(0.0)
         && slot < rows;
 
@@ -187,7 +168,7 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
                     }
                     let mut key_weight = weight;
                     if comptime!(directions) {
-                        key_weight *= over_length(cube_sum(&mut shared, squares));
+                        key_weight *= over_length(sum_of_cube(&mut shared, squares, UNITS));
                     }
                     #[unroll]
                     for part in 0..per_unit {
@@ -207,7 +188,7 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
             for part in 0..per_unit {
                 squares += key_sums[part] * key_sums[part];
             }
-            key_factor = over_length(cube_sum(&mut shared, squares));
+            key_factor = over_length(sum_of_cube(&mut shared, squares, UNITS));
         }
         #[unroll]
         for part in 0..per_unit {

@@ -1,11 +1,10 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{MergeInput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::backend::MergeBackend;
+use self::backend::{MergeBackend, Others};
 use crate::common::check::Check;
 
 /// Merges rows into others: each row that any go to becomes the weighted mean of itself and of
@@ -37,10 +36,12 @@ pub(crate) fn merge_checked(input: MergeInput) -> (Tensor<4>, Tensor<4>) {
         input.keys.into_dispatch(),
         input.values.into_dispatch(),
         input.own.into_dispatch(),
-        input.other_keys.into_dispatch(),
-        input.other_values.into_dispatch(),
-        input.weights.into_dispatch(),
-        input.slot.into_dispatch(),
+        Others {
+            keys: input.other_keys.into_dispatch(),
+            values: input.other_values.into_dispatch(),
+            weights: input.weights.into_dispatch(),
+            slot: input.slot.into_dispatch(),
+        },
         input.directions,
     );
     (Tensor::from_dispatch(keys), Tensor::from_dispatch(values))
@@ -51,12 +52,13 @@ pub(crate) fn check(input: &MergeInput) -> Result<()> {
     let check = Check::new("merge", &input.keys.device())?;
     let [batch, heads, rows, channels] = input.keys.dims();
     let others = input.other_keys.dims()[2];
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("rows", rows)?;
-    some("others", others)?;
-    some("channels", channels)?;
+    check.some([
+        ("batch", batch),
+        ("heads", heads),
+        ("rows", rows),
+        ("others", others),
+        ("channels", channels),
+    ])?;
     check.at_most("channels", channels, kernel::UNITS * kernel::MOST_OWN)?;
     let (all, lists) = ([batch, heads, rows, channels], [batch, heads, others, channels]);
     check.shape("values", input.values.dims(), all)?;

@@ -1,14 +1,10 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{GatedInput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::backend::GatedBackend;
-pub(super) use self::kernel::Curve;
-#[cfg(cubecl_0_12)]
-pub(super) use self::launch::launch;
+pub(super) use self::backend::GatedBackend;
 use crate::common::{check::Check, rows::cubes_of_rows};
 
 /// One side of a gated feed-forward network, times the activation of the other, in one launch. The
@@ -24,15 +20,13 @@ pub fn gated(input: GatedInput) -> Result<Tensor<2>> {
     let GatedInput { gate, up, activation } = input;
     let check = Check::new("gated", &gate.device())?;
     let [rows, channels] = gate.dims();
-    check.value("rows", rows, rows > 0, "1 or more")?;
-    check.value("channels", channels, channels > 0, "1 or more")?;
+    check.some([("rows", rows), ("channels", channels)])?;
     check.shape("up", up.dims(), [rows, channels])?;
     check.same_type("up", up.dtype(), gate.dtype())?;
     check.countable("gate", &[rows, channels])?;
     check.cubes(cubes_of_rows((rows * channels).div_ceil(kernel::UNITS)))?;
     check.tensors(3)?;
-    let hardware = &check.client().properties().hardware;
-    check.at_most("units of a cube", kernel::UNITS, hardware.max_units_per_cube as usize)?;
-    let curve = Curve::of(activation);
-    Ok(Tensor::from_dispatch(Dispatch::gated(gate.into_dispatch(), up.into_dispatch(), curve)))
+    check.units(kernel::UNITS)?;
+    let (gate, up) = (gate.into_dispatch(), up.into_dispatch());
+    Ok(Tensor::from_dispatch(Dispatch::gated(gate, up, activation)))
 }

@@ -1,8 +1,6 @@
 mod backend;
 mod k_major;
-mod launch;
 mod merge;
-pub(super) mod operands;
 mod plan;
 mod planes;
 mod step;
@@ -22,8 +20,10 @@ pub use self::plan::MOST_LINEAR_ROWS;
 pub(crate) use self::wgmma::takes_gated;
 #[cfg(cubecl_0_12)]
 pub use self::wgmma::{LINEAR_SETTINGS, gated_linear, linear_by};
-use self::{backend::LinearBackend, operands::Added, plan::LinearPlan, step::STEP};
-use crate::common::{check::Check, processors::known_processors, tile::support::multiplies};
+use self::{backend::LinearBackend, plan::LinearPlan, step::STEP};
+use crate::common::{
+    check::Check, optional::Optional, processors::known_processors, tile::support::multiplies,
+};
 
 /// The product of rows with a matrix of weights, `[rows, outputs]`, of the type of `x`: the linear
 /// layers of a model. Sums are f32 and rounded once.
@@ -64,8 +64,8 @@ use crate::common::{check::Check, processors::known_processors, tile::support::m
 pub fn linear(input: LinearInput) -> Result<Tensor<2>> {
     check(&input)?;
     let LinearInput { x, weight, bias } = input;
-    let added = Added::of(bias);
-    Ok(Tensor::from_dispatch(Dispatch::linear(x.into_dispatch(), weight.into_dispatch(), added)))
+    let bias = Optional::of(bias);
+    Ok(Tensor::from_dispatch(Dispatch::linear(x.into_dispatch(), weight.into_dispatch(), bias)))
 }
 
 /// Whether [`linear`] is known to be the way to compute this: it runs on tensor cores, or has no
@@ -112,9 +112,7 @@ fn check(input: &LinearInput) -> Result<()> {
         check.shape("bias", bias.dims(), [outputs])?;
         check.same_type("bias", bias.dtype(), input.x.dtype())?;
     }
-    for (what, size) in [("rows", rows), ("inputs", inputs), ("outputs", outputs)] {
-        check.value(what, size, size > 0, "1 or more")?;
-    }
+    check.some([("rows", rows), ("inputs", inputs), ("outputs", outputs)])?;
     check.countable("weight", &[inputs, outputs])?;
     check.countable("x", &[rows, inputs])?;
     check.countable("the product", &[rows, outputs])?;

@@ -114,20 +114,12 @@ pub(super) fn tiles(rows: usize, inputs: usize, k_major: bool) -> (LinearTilesBl
     let long = if inputs.is_multiple_of(2 * STEP) { 2 * STEP } else { STEP };
     // Found on an H200, see `docs/lab/kernels.md`. A plane's 64 × 64 sums are half of its
     // registers. Rows of weights that are K-major are the longer the steps are.
-    match (rows <= 64, k_major) {
-        (true, false) => {
-            let step = STEP;
-            (LinearTilesBlueprint { down: 1, across: 4, tall: 4, wide: 2, step, k_major }, 3)
-        }
-        (true, true) => {
-            let step = long;
-            (LinearTilesBlueprint { down: 2, across: 4, tall: 2, wide: 2, step, k_major }, 2)
-        }
-        (false, _) => {
-            let step = long;
-            (LinearTilesBlueprint { down: 2, across: 2, tall: 4, wide: 4, step, k_major }, 2)
-        }
-    }
+    let (down, across, tall, wide, step, cubes) = match (rows <= 64, k_major) {
+        (true, false) => (1, 4, 4, 2, STEP, 3),
+        (true, true) => (2, 4, 2, 2, long, 2),
+        (false, _) => (2, 2, 4, 4, long, 2),
+    };
+    (LinearTilesBlueprint { down, across, tall, wide, step, k_major }, cubes)
 }
 
 /// Upper bound of the cubes of whole tiles for so many rows, more than [`MOST_LINEAR_ROWS`].

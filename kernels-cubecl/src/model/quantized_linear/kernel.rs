@@ -1,7 +1,7 @@
 use briquette_ops::WeightFormat;
 use cubecl::prelude::*;
 
-use super::weights::{BLOCK, HALF, PIECE, level, min_of, of_piece, scale_of, unsigned};
+use super::weights::{BLOCK, HALF, PIECE, level, measure, min_of, of_piece, unsigned};
 
 /// Units of a cube.
 pub(super) const UNITS: usize = 128;
@@ -69,7 +69,7 @@ pub(super) fn product<E: Float, S: Float, N: Size>(
         for output in 0..OUTPUTS {
             let row = (first + output).min(outputs - 1);
             let levels = words[(row * words.stride(0)) / PIECE + piece];
-            let scale = scale_of::<S>(scales, factors, row, block, format);
+            let scale = measure::<S>(scales, factors, row, block, 0usize, format);
             let min = min_of::<S>(mins, factors, row, block, format);
             #[unroll]
             for own in 0..blueprint.rows {
@@ -166,7 +166,7 @@ pub(super) fn expand<E: Float, S: Float, N: Size>(
     if row < outputs && piece < inputs / width {
         let block = piece * width / BLOCK;
         let levels = words[(row * words.stride(0)) / PIECE + piece];
-        let scale = scale_of::<S>(scales, factors, row, block, format);
+        let scale = measure::<S>(scales, factors, row, block, 0usize, format);
         let min = min_of::<S>(mins, factors, row, block, format);
         let next = weights.stride(0);
         #[unroll]

@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 mod operands;
 mod weights;
 
@@ -16,8 +15,7 @@ use self::{
     operands::Weights,
     weights::of_piece,
 };
-use super::linear::operands::Added;
-use crate::common::{check::Check, processors::known_processors};
+use crate::common::{check::Check, optional::Optional, processors::known_processors};
 
 /// Rows of `x` that [`quantized_linear`] takes at most.
 pub const MOST_QUANTIZED_LINEAR_ROWS: usize = 32;
@@ -44,14 +42,13 @@ pub fn quantized_linear(input: QuantizedLinearInput) -> Result<Tensor<2>> {
     input.check()?;
     let QuantizedLinearInput { x, weight, bias } = input;
     let (rows, [outputs, _]) = (x.dims()[0], weight.dims());
-    check.value("rows", rows, rows > 0, "1 or more")?;
+    check.some([("rows", rows)])?;
     check.at_most("rows", rows, MOST_QUANTIZED_LINEAR_ROWS)?;
     check_matrix(&check, &weight)?;
     check.cubes([outputs.div_ceil(OUTPUTS * UNITS / 32), rows.div_ceil(ROWS), 1])?;
     check.tensors(7)?;
-    let added = Added::of(bias);
-    let (weights, format) = (Weights::of(&weight), weight.format());
-    Ok(Tensor::from_dispatch(Dispatch::quantized_linear(x.into_dispatch(), weights, added, format)))
+    let (weights, bias, format) = (Weights::of(&weight), Optional::of(bias), weight.format());
+    Ok(Tensor::from_dispatch(Dispatch::quantized_linear(x.into_dispatch(), weights, bias, format)))
 }
 
 /// Quantized weights as numbers of a type, `[inputs, outputs]`: what a product of many rows is made

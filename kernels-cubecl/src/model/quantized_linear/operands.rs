@@ -1,10 +1,9 @@
 //! Tensors of the operation that belong together.
 
 use briquette_ops::QuantizedMatrix;
-use burn::backend::{
-    Backend, Dispatch, ExtensionType,
-    tensor::{FloatTensor, IntTensor},
-};
+use burn::backend::Dispatch;
+
+use crate::common::backend::*;
 
 /// Numbers of a quantized matrix, as in [`QuantizedMatrix`].
 #[derive(ExtensionType)]

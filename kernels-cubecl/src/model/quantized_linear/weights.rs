@@ -34,18 +34,6 @@ pub(super) fn level(word: u32, #[comptime] shift: usize, #[comptime] format: Wei
     f32::reinterpret(((word >> comptime!(shift as u32)) & mask) | 0x4b00_0000_u32) - zero
 }
 
-/// The scale of a block of a row.
-#[cube]
-pub(super) fn scale_of<S: Float>(
-    scales: &Tensor<S>,
-    factors: &Tensor<i32>,
-    row: usize,
-    block: usize,
-    #[comptime] format: WeightFormat,
-) -> f32 {
-    measure(scales, factors, row, block, 0usize, format)
-}
-
 /// The minimum of a block of a row, 0 where there is none.
 #[cube]
 pub(super) fn min_of<S: Float>(
@@ -64,10 +52,10 @@ pub(super) fn min_of<S: Float>(
     }
 }
 
-/// The number of a block's group, times its factor where there are some: a byte of two words,
-/// behind `first` others of its group.
+/// The scale or the minimum of a block's group, times its factor where there are some: a byte of
+/// two words, behind `first` others of its group, which minima are.
 #[cube]
-fn measure<S: Float>(
+pub(super) fn measure<S: Float>(
     groups: &Tensor<S>,
     factors: &Tensor<i32>,
     row: usize,

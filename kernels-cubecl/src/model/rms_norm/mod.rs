@@ -1,13 +1,11 @@
 mod backend;
 mod kernel;
-mod launch;
-mod operands;
 
 use briquette_ops::{Result, RmsNormInput, RmsNormOutput};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::{backend::RmsNormBackend, operands::Residual};
-use crate::common::{check::Check, rows::cubes_of_rows};
+use self::backend::RmsNormBackend;
+use crate::common::{check::Check, optional::Optional, rows::cubes_of_rows};
 
 /// Rows with a residual added, and normalised by their root mean square, in one launch: what stands
 /// before each block of a layer, where tensor operations take ten.
@@ -23,15 +21,10 @@ pub fn rms_norm(input: RmsNormInput) -> Result<RmsNormOutput> {
     check(&input)?;
     let RmsNormInput { x, residual, weight, epsilon, weight_less_one } = input;
     let adds = residual.is_some();
-    let residual = match residual {
-        Some(rows) => Residual::Rows { rows: rows.into_dispatch() },
-        None => Residual::Nothing,
-    };
-    let weight = weight.into_dispatch();
     let (sum, normal) = Dispatch::rms_norm(
         x.clone().into_dispatch(),
-        residual,
-        weight,
+        Optional::of(residual),
+        weight.into_dispatch(),
         epsilon as f32,
         weight_less_one,
     );
@@ -43,8 +36,7 @@ fn check(input: &RmsNormInput) -> Result<()> {
     let RmsNormInput { x, residual, weight, .. } = input;
     let check = Check::new("rms_norm", &x.device())?;
     let [rows, channels] = x.dims();
-    check.value("rows", rows, rows > 0, "1 or more")?;
-    check.value("channels", channels, channels > 0, "1 or more")?;
+    check.some([("rows", rows), ("channels", channels)])?;
     if let Some(residual) = residual {
         check.shape("residual", residual.dims(), [rows, channels])?;
         check.same_type("residual", residual.dtype(), x.dtype())?;
@@ -54,6 +46,5 @@ fn check(input: &RmsNormInput) -> Result<()> {
     check.countable("x", &[rows, channels])?;
     check.cubes(cubes_of_rows(rows))?;
     check.tensors(5)?;
-    let hardware = &check.client().properties().hardware;
-    check.at_most("units of a cube", kernel::UNITS, hardware.max_units_per_cube as usize)
+    check.units(kernel::UNITS)
 }

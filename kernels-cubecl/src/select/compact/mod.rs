@@ -1,11 +1,10 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{Entries, Result, Selection, constant_ints};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::backend::CompactBackend;
+use self::backend::{CompactBackend, EntryTensors};
 use crate::common::{
     check::Check,
     copy_rows::{UNITS, rows_of_cube},
@@ -44,28 +43,23 @@ pub fn compact(entries: Entries, selection: &Selection) -> Result<Entries> {
     } else {
         indices.clone().into_dispatch()
     };
-    let indices = indices.into_dispatch();
     let keys = keys.into_dispatch();
-    // Another tensor stands in for statistics that are not there.
-    let counted = !statistics.is_empty();
-    let of_statistics = statistics
-        .stacked()
-        .map_or_else(|| keys.clone(), |statistics| statistics.clone().into_dispatch());
-    let (keys, values, positions, of_statistics) = Dispatch::compact_entries(
+    let entries = EntryTensors {
+        values: values.into_dispatch(),
+        positions: positions.into_dispatch(),
+        // Another tensor stands in for statistics that are not there.
+        statistics: statistics
+            .stacked()
+            .map_or_else(|| keys.clone(), |statistics| statistics.clone().into_dispatch()),
+        is_counted: !statistics.is_empty(),
         keys,
-        values.into_dispatch(),
-        positions.into_dispatch(),
-        of_statistics,
-        indices,
-        padding,
-        counted,
-        filled,
-    );
+    };
+    let kept = Dispatch::compact_entries(entries, indices.into_dispatch(), padding, filled);
     Ok(Entries {
-        keys: Tensor::from_dispatch(keys),
-        values: Tensor::from_dispatch(values),
-        positions: Tensor::from_dispatch(positions),
-        statistics: statistics.map(|_| Tensor::from_dispatch(of_statistics)),
+        keys: Tensor::from_dispatch(kept.keys),
+        values: Tensor::from_dispatch(kept.values),
+        positions: Tensor::from_dispatch(kept.positions),
+        statistics: statistics.map(|_| Tensor::from_dispatch(kept.statistics)),
         clustering: None,
     })
 }
@@ -90,7 +84,7 @@ fn check(entries: &Entries, selection: &Selection) -> Result<()> {
     )?;
     check.value("head_dim", head_dim, head_dim > 0, "at least 1")?;
     check.value("the most entries kept", kept, kept > 0, "at least 1")?;
-    check.value("the length of counts", counts.len(), counts.len() == rows, rows.to_string())?;
+    check.equal("the length of counts", counts.len(), rows)?;
     for &count in counts {
         check.value("counts", count, count <= kept, format!("at most {kept}"))?;
     }

@@ -1,37 +1,28 @@
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::backend::{
-    Backend, backend_extension,
-    tensor::{FloatTensor, IntTensor},
+use burn::{
+    backend::{
+        Backend, TensorMetadata, backend_extension,
+        cubecl::dtype_to_storage_type,
+        tensor::{FloatTensor, IntTensor},
+    },
+    tensor::DType,
 };
-#[cfg(feature = "fusion")]
-use burn::tensor::{DType, Shape};
-use burn_cubecl::CubeBackend;
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
+use cubecl::prelude::CubeDim;
 
-use super::launch::launch;
+use super::kernel;
+use crate::common::{eviction::weakest::UNITS, rows::cube_count};
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait RobustBackend: Backend {
     /// See [`super::robust_scores`]. `numbers` are two a head.
-    #[fusion(meta = output)]
+    #[fusion(dtype = DType::F32, shape = positions)]
     fn robust_scores(
         sums: FloatTensor<Self>,
         squares: FloatTensor<Self>,
         numbers: IntTensor<Self>,
         positions: IntTensor<Self>,
     ) -> FloatTensor<Self>;
-}
-
-/// Shape of the scores, for a fusion that has not run the operation yet.
-#[cfg(feature = "fusion")]
-fn output(
-    _sums: &TensorSpec,
-    _squares: &TensorSpec,
-    _numbers: &TensorSpec,
-    positions: &TensorSpec,
-) -> TensorSpec {
-    TensorSpec::new(Shape::from(positions.shape.clone()), DType::F32)
 }
 
 impl RobustBackend for CubeBackend {
@@ -41,6 +32,27 @@ impl RobustBackend for CubeBackend {
         numbers: IntTensor<Self>,
         positions: IntTensor<Self>,
     ) -> FloatTensor<Self> {
-        launch(sums, squares, numbers, positions)
+        let (client, shape) = (sums.client.clone(), positions.shape());
+        let empty = || {
+            let device = sums.device.clone();
+            empty_device_dtype(client.clone(), device, shape.clone(), DType::F32)
+        };
+        let (scores, deviations) = (empty(), empty());
+        let group = sums.shape()[1] / shape[1];
+        let integers = dtype_to_storage_type(positions.dtype);
+        kernel::robust_scores::launch(
+            &client,
+            cube_count(shape[0] * shape[1]),
+            CubeDim::new_1d(UNITS as u32),
+            sums.into_tensor_arg(),
+            squares.into_tensor_arg(),
+            numbers.into_tensor_arg(),
+            positions.into_tensor_arg(),
+            deviations.into_tensor_arg(),
+            scores.clone().into_tensor_arg(),
+            group,
+            integers,
+        );
+        scores
     }
 }

@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{Result, RobustInput, constant_ints};
 use burn::{backend::Dispatch, tensor::Tensor};
@@ -23,9 +22,7 @@ pub fn robust_scores(input: RobustInput<'_>) -> Result<Tensor<3>> {
     let check = Check::new("robust_scores", &sums.device())?;
     let [batch, of_queries, columns] = sums.dims();
     let heads = positions.dims()[1];
-    for (what, number) in [("batch", batch), ("heads", heads), ("columns", columns)] {
-        check.value(what, number, number > 0, "1 or more")?;
-    }
+    check.some([("batch", batch), ("heads", heads), ("columns", columns)])?;
     let grouped = of_queries > 0 && of_queries.is_multiple_of(heads);
     check.value("the heads of sums", of_queries, grouped, format!("a multiple of {heads}"))?;
     check.shape("squares", squares.dims(), sums.dims())?;
@@ -33,9 +30,9 @@ pub fn robust_scores(input: RobustInput<'_>) -> Result<Tensor<3>> {
     check.f32("sums", sums.dtype())?;
     check.f32("squares", squares.dtype())?;
     let lists = batch * heads;
-    check.value("the length of keep", keep.len(), keep.len() == lists, lists.to_string())?;
+    check.equal("the length of keep", keep.len(), lists)?;
     if let Some(seen) = seen {
-        check.value("the length of seen", seen.len(), seen.len() == batch, batch.to_string())?;
+        check.equal("the length of seen", seen.len(), batch)?;
     }
     check.countable("sums", &sums.dims())?;
     check.tensors(7)?;

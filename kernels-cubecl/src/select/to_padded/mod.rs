@@ -1,12 +1,10 @@
 mod backend;
 mod kernel;
-mod launch;
-mod operands;
 
 use briquette_ops::{PadInput, Result, Tail};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::{backend::PadBackend, operands::Lists};
+use self::backend::{Lists, PadBackend};
 use crate::common::{check::Check, copy_rows};
 
 /// Keys and values of lists in rectangles, `[batch, heads, width + tail, head_dim]`, a tail behind
@@ -25,13 +23,8 @@ pub fn pad(input: PadInput) -> Result<[Tensor<4>; 2]> {
     let Tail { keys: tail_keys, values: tail_values, entries: tail } = tail;
     let [batch, heads, capacity, head_dim] = tail_keys.dims();
     let [total, _] = keys.dims();
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("rows", total)?;
-    some("width", width)?;
-    some("capacity", capacity)?;
-    some("head_dim", head_dim)?;
+    check.some([("batch", batch), ("heads", heads), ("rows", total)])?;
+    check.some([("width", width), ("capacity", capacity), ("head_dim", head_dim)])?;
     check.shape("keys", keys.dims(), [total, head_dim])?;
     check.shape("values", values.dims(), [total, head_dim])?;
     check.shape("tail_values", tail_values.dims(), tail_keys.dims())?;

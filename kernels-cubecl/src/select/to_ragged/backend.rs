@@ -1,18 +1,27 @@
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
-use burn::backend::{
-    Backend, backend_extension,
-    tensor::{FloatTensor, IntTensor},
+use burn::{
+    backend::{
+        Backend, TensorMetadata, backend_extension,
+        cubecl::dtype_to_storage_type,
+        tensor::{FloatTensor, IntTensor},
+    },
+    tensor::Shape,
 };
-use burn_cubecl::CubeBackend;
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
+use cubecl::prelude::{CubeCount, CubeDim};
 
-use super::launch::launch;
+use super::kernel;
+use crate::common::copy_rows;
 
 /// Packing as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait PackBackend: Backend {
     /// See [`super::pack`]: keys and values, `total` rows of each.
-    #[fusion(meta = outputs)]
+    #[fusion(meta = |keys, values, _offsets, total| {
+        let of = |x: &TensorSpec| TensorSpec::new(list(&x.shape, *total), x.dtype);
+        (of(keys), of(values))
+    })]
     fn pack(
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
@@ -21,16 +30,9 @@ pub(super) trait PackBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// Shapes of the packed keys and values, for a fusion that has not run the operation yet.
-#[cfg(feature = "fusion")]
-fn outputs(
-    keys: &TensorSpec,
-    values: &TensorSpec,
-    _offsets: &TensorSpec,
-    total: &usize,
-) -> (TensorSpec, TensorSpec) {
-    let of = |x: &TensorSpec| TensorSpec::new(super::launch::list(&x.shape, *total), x.dtype);
-    (of(keys), of(values))
+/// The shape of a list of so many rows.
+fn list(rectangle: &Shape, total: usize) -> Shape {
+    Shape::from([total, rectangle[3]])
 }
 
 impl PackBackend for CubeBackend {
@@ -40,6 +42,28 @@ impl PackBackend for CubeBackend {
         offsets: IntTensor<Self>,
         total: usize,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        launch([keys, values], offsets, total)
+        let (client, device, dtype) = (keys.client.clone(), keys.device.clone(), keys.dtype);
+        let shape = keys.shape();
+        let [list_keys, list_values] = [(); 2].map(|()| {
+            empty_device_dtype(client.clone(), device.clone(), list(&shape, total), dtype)
+        });
+        let vector = copy_rows::vector_size([&keys, &values, &list_keys, &list_values]);
+        let vectors = shape[3] / vector;
+        let types = [dtype, offsets.dtype].map(dtype_to_storage_type);
+        let cubes = shape[2].div_ceil(copy_rows::rows_of_cube(vectors));
+        kernel::pack::launch(
+            &client,
+            CubeCount::Static((shape[0] * shape[1]) as u32, cubes as u32, 1),
+            CubeDim::new_1d(copy_rows::UNITS as u32),
+            vector,
+            keys.into_tensor_arg(),
+            values.into_tensor_arg(),
+            offsets.into_tensor_arg(),
+            list_keys.clone().into_tensor_arg(),
+            list_values.clone().into_tensor_arg(),
+            vectors,
+            types,
+        );
+        (list_keys, list_values)
     }
 }

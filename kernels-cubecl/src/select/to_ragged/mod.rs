@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{PackInput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
@@ -25,14 +24,13 @@ pub fn pack(input: PackInput<'_>) -> Result<[Tensor<2>; 2]> {
     let lists = batch * heads;
     check.shape("values", values.dims(), dims)?;
     check.same_type("values", values.dtype(), keys.dtype())?;
-    check.value("the length of counts", counts.len(), counts.len() == lists, lists.to_string())?;
+    check.equal("the length of counts", counts.len(), lists)?;
     for &count in counts {
         check.value("counts", count, count <= columns, format!("at most {columns}"))?;
     }
     check.shape("offsets", offsets.dims(), [lists + 1])?;
     let total = counts.iter().sum::<usize>();
-    check.value("rows", total, total > 0, "1 or more")?;
-    check.value("head_dim", head_dim, head_dim > 0, "1 or more")?;
+    check.some([("rows", total), ("head_dim", head_dim)])?;
     check.countable("columns", &dims)?;
     // What is copied a number at a time takes most cubes.
     check.cubes([lists, columns.div_ceil(copy_rows::rows_of_cube(head_dim)), 1])?;

@@ -51,6 +51,9 @@ struct Memory {
     found: Shared<[u32]>,
     /// Number of columns kept in parts of the row before, and number of scores that are NaN.
     sums: Shared<[Atomic<u32>]>,
+    /// Units of the cube.
+    #[cube(comptime)]
+    units: usize,
 }
 
 #[cube]
@@ -60,15 +63,16 @@ fn new_memory(#[comptime] units: usize) -> Memory {
         scan: Shared::<[u32]>::new_slice(comptime!(2 * units)),
         found: Shared::<[u32]>::new_slice(3usize),
         sums: Shared::<[Atomic<u32>]>::new_slice(2usize),
+        units,
     };
-    clear_bins(&memory, units);
+    clear_bins(&memory);
     memory
 }
 
 /// Clears the bins that each unit alone reads in [`find_digit`].
 #[cube]
-fn clear_bins(memory: &Memory, #[comptime] units: usize) {
-    let per_unit = comptime!(BINS / units);
+fn clear_bins(memory: &Memory) {
+    let per_unit = comptime!(BINS / memory.units);
     #[unroll]
     for bin in 0..per_unit {
         memory.bins[UNIT_POS as usize * per_unit + bin].store(0);
@@ -90,8 +94,8 @@ fn count_digits(
     last: u32,
     memory: &Memory,
     #[comptime] pass: usize,
-    #[comptime] units: usize,
 ) {
+    let units = comptime!(memory.units);
     let stride = scores.stride(2);
     let (bits, below) = comptime!(digit(pass));
     let mask = comptime!((1u32 << bits) - 1);
@@ -122,13 +126,8 @@ fn count_digits(
 /// Finds the digit of the last of `left` scores that are kept. `counts` are those of this unit's
 /// bins in all parts of the row, and `before` in the parts before this one.
 #[cube]
-fn find_digit(
-    counts: &Array<u32>,
-    before: &Array<u32>,
-    left: u32,
-    memory: &mut Memory,
-    #[comptime] units: usize,
-) {
+fn find_digit(counts: &Array<u32>, before: &Array<u32>, left: u32, memory: &mut Memory) {
+    let units = comptime!(memory.units);
     let per_unit = comptime!(BINS / units);
     let mut sum = 0u32;
     #[unroll]
@@ -156,34 +155,52 @@ fn find_digit(
     }
 }
 
-/// Writes which of some columns are kept to their places, ascending: those that are protected,
-/// those whose order is lower than `last`, and of those that equal it the first, until there are
-/// `left`. Before these columns `kept_before` are kept for sure and `ties_before` equal it. With
-/// `splits` the columns that are not kept are written, too, ascending. Bins are clear before.
+/// Which of some columns are kept.
+#[derive(CubeType, Clone, Copy)]
+struct Cut {
+    /// Those whose order is lower than this.
+    last: u32,
+    /// Of those that equal it the first, until there are so many.
+    left: u32,
+    /// Columns before these that are kept for sure.
+    kept_before: u32,
+    /// Columns before these whose order equals the last.
+    ties_before: u32,
+}
+
+/// Writes which columns of the row of this cube are kept to their places, ascending: those that are
+/// protected, and those of the cut; and the padding before, if `begins` is set. With `splits` the
+/// columns that are not kept are written, too, ascending. Bins are clear before.
 #[cube]
 fn write_columns<I: Int>(
     scores: &Tensor<f32>,
     row: &ScoreRow,
     from: usize,
     to: usize,
-    last: u32,
-    left: u32,
-    kept_before: u32,
-    ties_before: u32,
+    cut: &Cut,
+    begins: bool,
     indices: &mut Tensor<I>,
-    out: usize,
     rest: &mut Tensor<I>,
-    rest_out: usize,
     memory: &mut Memory,
     #[comptime] splits: bool,
-    #[comptime] units: usize,
 ) {
+    let units = comptime!(memory.units);
+    let index = CUBE_POS_X as usize;
+    let (heads, columns) = (scores.shape(1), scores.shape(2));
+    let kept = row.low - row.first + (columns - row.high) + row.wanted as usize;
+    let out = begin_output::<I>(indices, index, heads, kept, begins, units);
+    let mut rest_out = 0usize.runtime();
+    if comptime!(splits) {
+        let others = columns - row.first - kept;
+        rest_out = begin_output::<I>(rest, index, heads, others, begins, units);
+    }
+    let (last, left) = (cut.last, cut.left);
     let unit = UNIT_POS as usize;
     let stride = scores.stride(2);
     let out_stride = indices.stride(2);
     let rest_stride = rest.stride(2);
-    let mut kept_before = kept_before;
-    let mut ties_before = ties_before;
+    let mut kept_before = cut.kept_before;
+    let mut ties_before = cut.ties_before;
     let mut base = from;
     while base < to {
         #[unroll]
@@ -261,12 +278,6 @@ fn write_columns<I: Int>(
     }
 }
 
-/// Columns of a row that are kept.
-#[cube]
-fn kept_columns(row: &ScoreRow, columns: usize) -> usize {
-    row.low - row.first + (columns - row.high) + row.wanted as usize
-}
-
 /// Place from which `count` columns of a row are written, behind its padding; writes the padding if
 /// `writes` is set.
 #[cube]
@@ -321,44 +332,32 @@ pub(super) fn select<I: Int>(
     let per_unit = comptime!(BINS / units);
     #[unroll]
     for pass in 0..PASSES {
-        count_digits(scores, &row, row.low, row.high, last, &memory, pass, units);
+        count_digits(scores, &row, row.low, row.high, last, &memory, pass);
         sync_cube();
         let mut counts = Array::<u32>::new(per_unit);
         #[unroll]
         for bin in 0..per_unit {
             counts[bin] = memory.bins[unit * per_unit + bin].load();
         }
-        find_digit(&counts, &counts, left, &mut memory, units);
-        clear_bins(&memory, units);
+        find_digit(&counts, &counts, left, &mut memory);
+        clear_bins(&memory);
         sync_cube();
         last = (last << comptime!(digit(pass).0)) | memory.found[0];
         left = memory.found[1];
     }
 
-    let heads = scores.shape(1);
-    let kept = kept_columns(&row, columns);
-    let out = begin_output::<I>(indices, index, heads, kept, true, units);
-    let mut rest_out = 0usize.runtime();
-    if comptime!(splits) {
-        let others = columns - row.first - kept;
-        rest_out = begin_output::<I>(rest, index, heads, others, true, units);
-    }
+    let cut = Cut { last, left, kept_before: 0u32, ties_before: 0u32 };
     write_columns::<I>(
         scores,
         &row,
         row.first,
         columns,
-        last,
-        left,
-        0u32,
-        0u32,
+        &cut,
+        true,
         indices,
-        out,
         rest,
-        rest_out,
         &mut memory,
         splits,
-        units,
     );
     if unit == 0 {
         let place = index * nan.stride(0);
@@ -435,7 +434,7 @@ pub(super) fn select_pass<I: Int>(
                 }
             }
         }
-        find_digit(&all, &before, left, &mut memory, units);
+        find_digit(&all, &before, left, &mut memory);
         sync_cube();
         let digit_before = memory.found[0];
         let mut kept = 0u32;
@@ -460,7 +459,7 @@ pub(super) fn select_pass<I: Int>(
     if comptime!(pass < PASSES) {
         let low = from.max(row.low);
         let high = to.min(row.high);
-        count_digits(scores, &row, low, high, last, &memory, pass, units);
+        count_digits(scores, &row, low, high, last, &memory, pass);
         sync_cube();
         let of_bins = index * next_counts.stride(0) + of_parts * next_counts.stride(1);
         let bin_stride = next_counts.stride(2);
@@ -477,36 +476,24 @@ pub(super) fn select_pass<I: Int>(
             next_state[of_state + 2 * stride] = kept_before;
         }
     } else {
-        let heads = scores.shape(1);
-        let writes = of_parts == 0;
-        let kept = kept_columns(&row, columns);
-        let out = begin_output::<I>(indices, index, heads, kept, writes, units);
-        let mut rest_out = 0usize.runtime();
-        if comptime!(splits) {
-            let others = columns - row.first - kept;
-            rest_out = begin_output::<I>(rest, index, heads, others, writes, units);
-        }
         // Protected columns of the parts before.
         let here = from.min(columns);
         let protected = here.min(row.low) - row.first + (here - here.min(row.high));
         kept_before += u32::cast_from(protected);
         let ties_before = memory.found[2];
+        let cut = Cut { last, left, kept_before, ties_before };
+        let begins = of_parts == 0;
         write_columns::<I>(
             scores,
             &row,
             from,
             to,
-            last,
-            left,
-            kept_before,
-            ties_before,
+            &cut,
+            begins,
             indices,
-            out,
             rest,
-            rest_out,
             &mut memory,
             splits,
-            units,
         );
         if unit == 0 {
             let place = index * nan.stride(0) + of_parts * nan.stride(1);

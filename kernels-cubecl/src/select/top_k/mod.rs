@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{Result, SelectInput, constant_ints};
 use burn::{
@@ -8,10 +7,7 @@ use burn::{
     tensor::{DType, Int, Tensor},
 };
 
-use self::{
-    backend::SelectBackend,
-    launch::{parts, units},
-};
+use self::backend::{SelectBackend, parts, units};
 use crate::common::check::Check;
 
 /// Columns of each row that are kept, and those that are not.
@@ -57,7 +53,7 @@ pub struct SelectOutput {
 /// [`OpError`](briquette_ops::OpError) if shapes do not fit, if nothing is to be kept, or if the
 /// device has no kernels or cannot launch so much.
 pub fn select(input: &SelectInput<'_>, splits: bool) -> Result<SelectOutput> {
-    let SelectProblem { rows, parts } = check(input)?;
+    let (rows, parts) = check(input)?;
     let counts: Vec<usize> =
         input.lengths.iter().zip(input.keep).map(|(&length, &keep)| length.min(keep)).collect();
     let width = counts.iter().copied().max().unwrap_or(0);
@@ -88,15 +84,9 @@ pub fn select(input: &SelectInput<'_>, splits: bool) -> Result<SelectOutput> {
 /// Numbers that the kernel reads of a row.
 const ROW: usize = 4;
 
-/// Input of the kernel.
-struct SelectProblem {
-    /// Numbers of each row: the first column, the bounds of those it chooses from, and how many.
-    rows: Vec<i64>,
-    /// Cubes that share a row.
-    parts: usize,
-}
-
-fn check(input: &SelectInput<'_>) -> Result<SelectProblem> {
+/// Returns the numbers of each row, which are the first column, the bounds of those it chooses
+/// from, and how many; and how many cubes share a row.
+fn check(input: &SelectInput<'_>) -> Result<(Vec<i64>, usize)> {
     let check = Check::new("select", &input.scores.device())?;
     let [batch, heads, entries] = input.scores.dims();
     let rows = batch * heads;
@@ -105,7 +95,7 @@ fn check(input: &SelectInput<'_>) -> Result<SelectProblem> {
         ("the length of keep", input.keep),
         ("the length of recent", input.recent),
     ] {
-        check.value(what, list.len(), list.len() == rows, rows.to_string())?;
+        check.equal(what, list.len(), rows)?;
     }
     check.countable("scores", &[rows, entries])?;
     check.at_most("the number of entries", entries, i32::MAX as usize)?;
@@ -127,5 +117,5 @@ fn check(input: &SelectInput<'_>) -> Result<SelectProblem> {
         numbers.extend([first, low, high, wanted].map(|number| number as i64));
     }
     check.value("the most entries kept", width, width > 0, "at least 1")?;
-    Ok(SelectProblem { rows: numbers, parts: parts(check.client(), rows, entries) })
+    Ok((numbers, parts(check.client(), rows, entries)))
 }

@@ -2,7 +2,7 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::super::total::write_total;
+use super::super::{mma::write_total, portable::ColumnSumsBlueprint};
 use crate::common::{
     line::at,
     masked::MASKED,
@@ -16,32 +16,14 @@ use crate::common::{
 /// Blocks of queries in shared memory: one that is multiplied, one on its way.
 const STAGES: usize = 2;
 
-/// Compile-time parameters of [`column_scores_groups`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ColumnGroupsBlueprint {
-    /// A multiple of 64 up to 128.
-    pub(super) head_dim: usize,
-    /// Groups, each with 64 keys.
-    pub(super) groups: usize,
-    /// Queries of a block.
-    pub(super) queries: usize,
-    /// Whether the sums over the last queries are wanted.
-    pub(super) local: bool,
-    /// Whether sums of squares are wanted.
-    pub(super) squares: bool,
-}
-
-impl ColumnGroupsBlueprint {
-    /// Keys of a cube.
-    pub(super) const fn keys(self) -> usize {
-        self.groups * ROWS
-    }
-
-    /// Units of a cube.
-    pub(super) const fn units(self) -> usize {
-        self.groups * GROUP
-    }
-}
+/// Groups of a cube, each with 64 keys.
+const GROUPS: usize = 4;
+/// Keys of a cube.
+pub(super) const KEYS: usize = GROUPS * ROWS;
+/// Units of a cube.
+pub(super) const UNITS: usize = GROUPS * GROUP;
+/// Queries of a block.
+pub(super) const QUERIES: usize = 128;
 
 /// Sums of a unit's two keys, eight apart, over the queries so far.
 #[derive(CubeType)]
@@ -77,10 +59,10 @@ fn add_up(
     bounds: &Bounds,
     powers: f32,
     #[comptime] plain: bool,
-    #[comptime] blueprint: ColumnGroupsBlueprint,
+    #[comptime] blueprint: ColumnSumsBlueprint,
 ) {
     #[unroll]
-    for place in 0..comptime!(blueprint.queries / 4) {
+    for place in 0..comptime!(QUERIES / 4) {
         // Of the same query, both keys.
         let query = comptime!(place / 2 * 8 + place % 2);
         let mut of_query = lse + query;
@@ -122,12 +104,11 @@ pub(super) fn column_scores_groups<E: Float>(
     of_kv_head: usize,
     local_queries: usize,
     scale: f32,
-    #[comptime] blueprint: ColumnGroupsBlueprint,
+    #[comptime] blueprint: ColumnSumsBlueprint,
     #[define(E)] _type: ElemType,
 ) {
-    let ColumnGroupsBlueprint { head_dim, groups, queries: block, local, squares: squared } =
-        blueprint;
-    let own_keys = comptime!(blueprint.keys());
+    let ColumnSumsBlueprint { head_dim, local, squares: squared, .. } = blueprint;
+    let (own_keys, block) = comptime!((KEYS, QUERIES));
     let size = comptime!(block * head_dim);
     // Of a stage, as descriptors count.
     let stage_step = comptime!((block * head_dim / 8) as u64);
@@ -158,7 +139,7 @@ pub(super) fn column_scores_groups<E: Float>(
         #[unroll]
         for stage in 0..STAGES {
             barrier_of(&full[stage]).init_manual(1);
-            barrier_of(&empty[stage]).init_manual(comptime!(groups as u32));
+            barrier_of(&empty[stage]).init_manual(comptime!(GROUPS as u32));
         }
         barrier_of(&full[STAGES]).init_manual(1);
     }

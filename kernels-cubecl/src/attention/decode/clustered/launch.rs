@@ -1,16 +1,28 @@
+use std::array;
+
+#[cfg(feature = "fusion")]
+use burn::{backend::fusion::custom::TensorSpec, tensor::Shape};
 use burn::{
-    backend::{TensorMetadata, cubecl::dtype_to_storage_type},
+    backend::{
+        Backend, TensorMetadata, backend_extension,
+        cubecl::dtype_to_storage_type,
+        tensor::{FloatTensor, IntTensor},
+    },
     tensor::DType,
 };
 use burn_cubecl::{CubeBackend, kernel::into_contiguous, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::mma::{ClusteredBlueprint, shared_planes};
+#[cfg(feature = "fusion")]
+use crate::attention::decode::split::operands::{
+    ClustersMetadata, RotaryMetadata, TailTensorsMetadata,
+};
 use crate::{
     attention::decode::split::{
         self, Heads, RowLaunch, SplitPlan,
         mma::{HEADS, TILE},
-        operands::{Clusters, Rotary, TailTensors},
+        operands::{Clusters, Rotary, RotaryArgsLaunch, TailTensors, key_values},
     },
     common::tile::support::{is_chunked, multiplies},
 };
@@ -28,25 +40,65 @@ const PLANES: usize = 5;
 /// Planes of a cube where keys are rotated in registers.
 const ENCODED_PLANES: usize = 4;
 
-/// Returns output and weights. `rows` come without their clusters.
-pub(super) fn launch(rows: RowLaunch, clusters: Clusters<CubeBackend>) -> (CubeTensor, CubeTensor) {
-    let heads = Heads::of(&rows.queries.shape(), &rows.tail.keys.shape());
-    let (columns, wanted, dtype) = (rows.columns, rows.wanted, rows.queries.dtype);
-    let like = rows.queries.clone();
-    let weights = split::weight_shape(heads, columns, wanted);
-    let weights = split::empty_weights(&like, weights);
-    let output = split::empty(&like, [heads.batch, heads.query_heads, 1, heads.head_dim], dtype);
-    let parts = if on_planes(&rows, &clusters, heads) {
-        launch_planes(rows, clusters, heads, &output, &weights)
-    } else {
-        let parts = |splits| (split::parts(&like, heads, splits), 0);
-        let rows = RowLaunch { clusters: Some(clusters), ..rows };
-        Some(rows.launch(heads, columns, &weights, parts))
-    };
-    if let Some(parts) = parts {
-        split::merge(parts, &output, &weights, heads, wanted);
+/// Decode attention over clusters as an operation of a backend.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(super) trait ClusteredAttentionBackend: Backend {
+    /// See [`super::clustered`].
+    #[fusion(meta = outputs)]
+    fn clustered_attention(
+        queries: FloatTensor<Self>,
+        #[extension_type] clusters: Clusters<Self>,
+        padding: IntTensor<Self>,
+        #[extension_type] rotary: Rotary<Self>,
+        #[extension_type] tail: TailTensors<Self>,
+        scale: f32,
+        weights: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// Shapes of the output and the weights, for a fusion that has not run the operation yet.
+#[cfg(feature = "fusion")]
+fn outputs(
+    queries: &TensorSpec,
+    clusters: &ClustersMetadata,
+    _padding: &TensorSpec,
+    _rotary: &RotaryMetadata,
+    tail: &TailTensorsMetadata,
+    _scale: &f32,
+    weights: &bool,
+) -> (TensorSpec, TensorSpec) {
+    let heads = Heads::of(&queries.shape, &tail.keys.shape);
+    let columns = clusters.tokens_by_cluster.shape[2] + tail.entries;
+    let shape = split::weight_shape(heads, columns, *weights);
+    (queries.clone(), TensorSpec::new(Shape::from(shape), DType::F32))
+}
+
+impl ClusteredAttentionBackend for CubeBackend {
+    fn clustered_attention(
+        queries: FloatTensor<Self>,
+        clusters: Clusters<Self>,
+        padding: IntTensor<Self>,
+        rotary: Rotary<Self>,
+        tail: TailTensors<Self>,
+        scale: f32,
+        wanted: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let heads = Heads::of(&queries.shape(), &tail.keys.shape());
+        let columns = clusters.tokens_by_cluster.shape()[2] + tail.entries;
+        let like = queries.clone();
+        let rows = RowLaunch { queries, starts: padding, rotary, tail, columns, scale, wanted };
+        let (output, weights) = split::outputs(&like, heads, columns, wanted);
+        let parts = if on_planes(&rows, &clusters, heads) {
+            launch_planes(rows, clusters, heads, &output, &weights)
+        } else {
+            let parts = |splits| (split::parts(&like, heads, splits), 0);
+            Some(rows.launch(Some(clusters), heads, columns, &weights, parts))
+        };
+        if let Some(parts) = parts {
+            split::merge(parts, &output, &weights, heads, wanted);
+        }
+        (output, weights)
     }
-    (output, weights)
 }
 
 /// Whether tensor cores take these rows.
@@ -71,13 +123,15 @@ fn launch_planes(
     output: &CubeTensor,
     weights: &CubeTensor,
 ) -> Option<CubeTensor> {
-    let RowLaunch { queries, starts, rotary, tail, columns, scale, wanted, .. } = rows;
+    let RowLaunch { queries, starts, rotary, tail, columns, scale, wanted } = rows;
     let TailTensors { keys: tail_keys, values: tail_values, entries: tail } = tail;
-    let Clusters { directions, values, tokens_by_cluster, cluster_of_token, norms, offsets } =
-        clusters;
     // The kernel finds all three by one place.
-    let [tokens_by_cluster, cluster_of_token, norms] =
-        [tokens_by_cluster, cluster_of_token, norms].map(into_contiguous);
+    let clusters = Clusters {
+        tokens_by_cluster: into_contiguous(clusters.tokens_by_cluster),
+        cluster_of_token: into_contiguous(clusters.cluster_of_token),
+        norms: into_contiguous(clusters.norms),
+        ..clusters
+    };
     let Heads { batch, kv_heads, head_dim, .. } = heads;
     let client = queries.client.clone();
     let dtype = queries.dtype;
@@ -90,17 +144,12 @@ fn launch_planes(
     let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
     let blocks = heads.group().div_ceil(HEADS);
     // Another tensor stands in for those that are not looked at.
-    let (positions, cosines, sines, table) = match rotary {
+    let ([cosines, sines, positions], table) = match rotary {
         Rotary::Tables { cosines, sines, positions } => {
             let table = cosines.dtype;
-            let [positions, cosines, sines] =
-                [positions, cosines, sines].map(CubeTensor::into_tensor_arg);
-            (positions, cosines, sines, table)
+            ([cosines, sines, positions].map(CubeTensor::into_tensor_arg), table)
         }
-        Rotary::Nothing => {
-            let alias = || queries.as_tensor_alias(QUERIES);
-            (alias(), alias(), alias(), DType::F32)
-        }
+        Rotary::Nothing => (array::from_fn(|_| queries.as_tensor_alias(QUERIES)), DType::F32),
     };
     let blueprint = ClusteredBlueprint { planes, head_dim, encoded, whole, wanted };
     let types = [dtype, table, starts.dtype].map(dtype_to_storage_type);
@@ -108,25 +157,17 @@ fn launch_planes(
         &client,
         CubeCount::Static(plan.splits as u32, (kv_heads * blocks) as u32, batch as u32),
         CubeDim::new_1d(32 * planes as u32),
-        queries.clone().into_tensor_arg(),
-        directions.into_tensor_arg(),
-        values.into_tensor_arg(),
-        tokens_by_cluster.into_tensor_arg(),
-        cluster_of_token.into_tensor_arg(),
-        norms.into_tensor_arg(),
+        queries.into_tensor_arg(),
+        clusters.into_arg(),
         starts.into_tensor_arg(),
-        offsets.into_tensor_arg(),
-        positions,
-        cosines,
-        sines,
-        tail_keys.into_tensor_arg(),
-        tail_values.into_tensor_arg(),
-        weights.clone().into_tensor_arg(),
-        match &parts {
-            Some(parts) => parts.clone().into_tensor_arg(),
-            None => weights.as_tensor_alias(if encoded { WITH_TABLES } else { WITHOUT_TABLES }),
-        },
-        output.clone().into_tensor_arg(),
+        RotaryArgsLaunch::new(cosines, sines, positions),
+        key_values(tail_keys, tail_values),
+        split::plane_outputs(
+            output,
+            weights,
+            if encoded { WITH_TABLES } else { WITHOUT_TABLES },
+            parts.as_ref(),
+        ),
         columns,
         tail,
         plan.share,

@@ -4,9 +4,10 @@ use crate::{
     attention::decode::split::{
         fill_weights,
         mma::{
-            HEADS, TILE, add_plane_values, new_plane_sums, pair, plane_queries, plane_scores,
-            plane_weights, weigh_scores, write_planes,
+            HEADS, PlaneOutputs, TILE, add_plane_values, new_plane_sums, pair, plane_cube,
+            plane_queries, plane_scores, plane_weights, weigh_scores, write_planes,
         },
+        operands::{ClusterArgs, KeyValues, RotaryArgs},
     },
     common::{
         masked::MASKED,
@@ -51,6 +52,10 @@ struct Table {
     own: usize,
     /// Row of its first entry.
     first_entry: u32,
+    /// Number of rows of the tail.
+    tail: usize,
+    /// Start of its positions.
+    position_start: usize,
 }
 
 /// Part of the tokens of [`super::clustered`] that one cube has, on tensor cores.
@@ -59,24 +64,13 @@ struct Table {
 /// token: lanes that want the same entry at once read it together. Keys are turned in registers,
 /// where both channels of a pair lie in one lane.
 #[cube(launch)]
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     queries: &Tensor<E>,
-    directions: &Tensor<Chunk<E>>,
-    values: &Tensor<Chunk<E>>,
-    tokens_by_cluster: &Tensor<I>,
-    entry_of: &Tensor<I>,
-    norms: &Tensor<f32>,
+    clusters: &ClusterArgs<Chunk<E>, I>,
     starts: &Tensor<I>,
-    offsets: &Tensor<I>,
-    positions: &Tensor<I>,
-    cosines: &Tensor<Chunk<T>>,
-    sines: &Tensor<Chunk<T>>,
-    tail_keys: &Tensor<Chunk<E>>,
-    tail_values: &Tensor<Chunk<E>>,
-    weights: &mut Tensor<f32>,
-    parts: &mut Tensor<f32>,
-    output: &mut Tensor<E>,
+    rotary: &RotaryArgs<Chunk<T>, I>,
+    tail_rows: &KeyValues<Chunk<E>>,
+    outputs: &mut PlaneOutputs<E>,
     columns: usize,
     tail: usize,
     share: usize,
@@ -92,63 +86,56 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     let lane = UNIT_POS_PLANE as usize;
     let line = lane / 4;
     let quad = lane % 4;
-    let kv_heads = tail_keys.shape(1);
-    let group = queries.shape(1) / kv_heads;
-    let blocks = group.div_ceil(HEADS);
-    let kv_head = CUBE_POS_Y as usize / blocks;
-    let block = CUBE_POS_Y as usize % blocks * HEADS;
-    let heads_left = group - block;
-    let first_head = kv_head * group + block;
-    let batch = CUBE_POS_Z as usize;
-    let part = CUBE_POS_X as usize;
-
-    let kv = batch * kv_heads + kv_head;
+    let cube = plane_cube::<E>(queries, &outputs.weights, tail_rows.keys.shape(1));
     // Padding columns before those of this head.
-    let padding = usize::cast_from(starts[kv * starts.stride(0)]);
+    let padding = usize::cast_from(starts[cube.kv * starts.stride(0)]);
     let own = columns - tail - padding;
+    let mut position_start = 0usize.runtime();
+    if comptime!(encoded) {
+        position_start = cube.batch * rotary.positions.stride(0);
+        if rotary.positions.shape(1) > 1 {
+            position_start += cube.kv_head * rotary.positions.stride(1);
+        }
+    }
     let table = Table {
-        start: kv * (columns - tail),
+        start: cube.kv * (columns - tail),
         padding,
         own,
-        first_entry: u32::cast_from(offsets[kv * offsets.stride(0)]),
+        first_entry: u32::cast_from(clusters.offsets[cube.kv * clusters.offsets.stride(0)]),
+        tail,
+        position_start,
     };
     let own_tiles = own.div_ceil(TILE);
     let tiles = own_tiles + tail.div_ceil(TILE);
-    let end = ((part + 1) * share).min(tiles);
-    let weight_start = batch * weights.stride(0) + first_head * weights.stride(1);
-    if comptime!(wanted) && part == 0 {
-        fill_weights(weights, weight_start, heads_left, padding, HEADS);
+    let end = ((cube.part + 1) * share).min(tiles);
+    if comptime!(wanted) && cube.part == 0 {
+        fill_weights(&mut outputs.weights, cube.weight_start, cube.heads_left, padding, HEADS);
     }
-    let mut position_start = 0usize.runtime();
-    if comptime!(encoded) {
-        position_start = batch * positions.stride(0);
-        if positions.shape(1) > 1 {
-            position_start += kv_head * positions.stride(1);
-        }
-    }
-    let key_start = batch * tail_keys.stride(0) + kv_head * tail_keys.stride(1);
-    let value_start = batch * tail_values.stride(0) + kv_head * tail_values.stride(1);
+    let tail_keys = &tail_rows.keys;
+    let tail_values = &tail_rows.values;
+    let key_start = cube.batch * tail_keys.stride(0) + cube.kv_head * tail_keys.stride(1);
+    let value_start = cube.batch * tail_values.stride(0) + cube.kv_head * tail_values.stride(1);
 
-    let query_start = batch * queries.stride(0) + first_head * queries.stride(1);
-    let query = plane_queries::<E>(queries, query_start, heads_left, head_dim, CHUNK);
+    let query = plane_queries::<E>(queries, &cube, head_dim, CHUNK);
     let mut sums = new_plane_sums(head_dim);
 
     // Where a token's entry lies is known only after two loads: they are under way while the tiles
     // before are worked on.
-    let mut tile = part * share + plane;
-    let now = token_at::<I>(tokens_by_cluster, &table, tile);
-    let token =
-        describe::<I>(entry_of, norms, positions, &table, now, tile, tail, position_start, encoded);
+    let mut tile = cube.part * share + plane;
+    let now = token_at::<I>(&clusters.tokens_by_cluster, &table, tile);
+    let token = describe::<E, T, I>(clusters, rotary, &table, now, tile, encoded);
     let mut entry = token.entry;
     let mut column = token.column;
     let mut position = token.position;
     let mut norm = token.norm;
-    let mut next = token_at::<I>(tokens_by_cluster, &table, tile + planes);
+    let mut next = token_at::<I>(&clusters.tokens_by_cluster, &table, tile + planes);
 
     while tile < end {
         let mut key = Array::<Chunk<E>>::new(comptime!(2 * spans));
         let mut value = Array::<Chunk<E>>::new(comptime!(4 * groups));
         if tile < own_tiles {
+            let directions = &clusters.rows.keys;
+            let values = &clusters.rows.values;
             #[unroll]
             for eight in 0..2usize {
                 let row = plane_shuffle(entry, (eight * 8 + line) as u32) as usize;
@@ -189,18 +176,8 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
                 }
             }
         }
-        let later = describe::<I>(
-            entry_of,
-            norms,
-            positions,
-            &table,
-            next,
-            tile + planes,
-            tail,
-            position_start,
-            encoded,
-        );
-        next = token_at::<I>(tokens_by_cluster, &table, tile + 2 * planes);
+        let later = describe::<E, T, I>(clusters, rotary, &table, next, tile + planes, encoded);
+        next = token_at::<I>(&clusters.tokens_by_cluster, &table, tile + 2 * planes);
 
         let mut keys = Array::<Pair<E>>::new(comptime!(head_dim / 4));
         #[unroll]
@@ -210,8 +187,8 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
                 #[unroll]
                 for span in 0..comptime!(spans / 2) {
                     let chunk = span * 4 + quad;
-                    let cosine = cosines[at * cosines.stride(0) / CHUNK + chunk];
-                    let sine = sines[at * sines.stride(0) / CHUNK + chunk];
+                    let cosine = rotary.cosines[at * rotary.cosines.stride(0) / CHUNK + chunk];
+                    let sine = rotary.sines[at * rotary.sines.stride(0) / CHUNK + chunk];
                     let low = key[eight * spans + span];
                     let high = key[eight * spans + span + spans / 2];
                     #[unroll]
@@ -259,9 +236,10 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
                 let hidden = base + place >= count;
                 if comptime!(wanted) {
                     let column = plane_shuffle(column, place as u32) as usize;
-                    if !hidden && line < heads_left {
-                        let place =
-                            weight_start + line * weights.stride(1) + column * weights.stride(2);
+                    if !hidden && line < cube.heads_left {
+                        let weights = &mut outputs.weights;
+                        let row = cube.weight_start + line * weights.stride(1);
+                        let place = row + column * weights.stride(2);
                         weights[place] = one;
                     }
                 }
@@ -279,11 +257,9 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
         tile += planes;
     }
     if comptime!(whole && wanted) {
-        weigh_scores(weights, weight_start, &sums, heads_left, columns, planes);
+        weigh_scores(&mut outputs.weights, &cube, &sums, columns, planes);
     }
-    write_planes::<E>(
-        parts, output, &sums, batch, first_head, heads_left, part, head_dim, CHUNK, planes, whole,
-    );
+    write_planes::<E>(outputs, &sums, &cube, head_dim, CHUNK, planes, whole);
 }
 
 /// Place of the description of the lane's token in a tile of members; 0 in a tile of the tail.
@@ -301,16 +277,12 @@ fn token_at<I: Int>(tokens_by_cluster: &Tensor<I>, table: &Table, tile: usize) -
 
 /// Loads the description of the token of the lane, or of its row of the tail.
 #[cube]
-#[allow(clippy::too_many_arguments)]
-fn describe<I: Int>(
-    entry_of: &Tensor<I>,
-    norms: &Tensor<f32>,
-    positions: &Tensor<I>,
+fn describe<E: Float, T: Float, I: Int>(
+    clusters: &ClusterArgs<Chunk<E>, I>,
+    rotary: &RotaryArgs<Chunk<T>, I>,
     table: &Table,
     place: usize,
     tile: usize,
-    tail: usize,
-    position_start: usize,
     #[comptime] encoded: bool,
 ) -> Token {
     let own_tiles = table.own.div_ceil(TILE);
@@ -318,18 +290,19 @@ fn describe<I: Int>(
     let mut norm = f32::new(1.0);
     let mut column = place;
     if tile < own_tiles {
-        entry = table.first_entry + u32::cast_from(entry_of[place]);
-        norm = norms[place];
+        entry = table.first_entry + u32::cast_from(clusters.cluster_of_token[place]);
+        norm = clusters.norms[place];
         column -= table.start;
     } else {
         let first = table.padding + table.own;
         let row = (tile - own_tiles) * TILE + UNIT_POS_PLANE as usize % TILE;
         // Behind the last row, that one.
-        column = (first + row).min(first + tail - 1);
+        column = (first + row).min(first + table.tail - 1);
     }
     let mut position = 0u32.runtime();
     if comptime!(encoded) {
-        position = u32::cast_from(positions[position_start + column * positions.stride(2)]);
+        let at = table.position_start + column * rotary.positions.stride(2);
+        position = u32::cast_from(rotary.positions[at]);
     }
     Token { entry, column: column as u32, position, norm }
 }

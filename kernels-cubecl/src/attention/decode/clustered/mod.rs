@@ -1,4 +1,3 @@
-mod backend;
 mod launch;
 mod mma;
 
@@ -8,7 +7,7 @@ use burn::{
     tensor::{DType, Tensor},
 };
 
-use self::backend::ClusteredAttentionBackend;
+use self::launch::ClusteredAttentionBackend;
 use crate::{
     attention::{
         decode::split::{

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::portable::is_free;
+use super::entries::{Entries, EntryKinds, HeadEntries, head_entries, is_free};
 use crate::{
     attention::decode::{
         merge::part_width,
@@ -36,14 +36,7 @@ pub(crate) struct DecodeMmaBlueprint {
     pub(crate) head_dim: usize,
     /// Whether there are more than 8 query rows.
     pub(crate) tall: bool,
-    /// Whether the first entries of each head are in a list of all heads.
-    pub(crate) listed: bool,
-    /// Whether the device knows how many entries a head has, or how many follow its list.
-    pub(crate) counted: bool,
-    /// Whether positions say which entries a query sees, of a list which are entries.
-    pub(crate) by_position: bool,
-    /// Whether scores are written for weights.
-    pub(crate) weights: bool,
+    pub(crate) kinds: EntryKinds,
     /// Whether a cube has all entries of its heads: it writes their output, and weights in place
     /// of scores.
     pub(crate) whole: bool,
@@ -94,34 +87,23 @@ fn place_of_value(row: usize, chunk: usize, #[comptime] chunks: usize) -> usize 
     row * chunks + (chunk ^ (row / 2 % 4 * 2))
 }
 
-/// Where the entries of a head are.
+/// First chunk of the keys and of the values of a head behind its list.
 #[derive(CubeType)]
-struct Entries {
-    list_tiles: usize,
-    /// First row of the list, and how many it has.
-    list_start: usize,
-    held: usize,
-    /// First chunk of keys and of values behind the list, and how many entries there are.
-    key_start: usize,
-    value_start: usize,
-    tail: usize,
-    /// The first tile that another cube has.
-    end: usize,
+struct RowStarts {
+    keys: usize,
+    values: usize,
 }
 
 /// Begins to copy the keys and values of a tile into a stage of the plane, if the cube has it, and
 /// commits the copies. Whole rows are read at once; behind the last entry it is read again.
 #[cube]
-#[allow(clippy::too_many_arguments)]
-fn copy_tile<E: Float>(
-    list_keys: &Tensor<Chunk<E>>,
-    list_values: &Tensor<Chunk<E>>,
-    keys: &Tensor<Chunk<E>>,
-    values: &Tensor<Chunk<E>>,
+fn copy_tile<E: Float, I: Int>(
+    of: &Entries<Chunk<E>, I>,
+    head: &HeadEntries,
+    starts: &RowStarts,
     stages: &mut Shared<[Chunk<E>]>,
     stage: usize,
     tile: usize,
-    of: &Entries,
     layout: &DecodeLayout,
     #[comptime] blueprint: DecodeMmaBlueprint,
 ) {
@@ -129,10 +111,10 @@ fn copy_tile<E: Float>(
     // So the compiler knows how large it is, and works out what does not depend on it.
     let lane = UNIT_POS_PLANE as usize % 32;
     let chunk = lane % chunks;
-    if tile < of.end {
-        let in_list = comptime!(blueprint.listed) && tile < of.list_tiles;
-        let base = select(in_list, tile, tile - of.list_tiles) * TILE + lane / chunks;
-        let last = select(in_list, of.held, of.tail).max(1) - 1;
+    if tile < head.end {
+        let in_list = comptime!(blueprint.kinds.listed) && tile < head.list_tiles;
+        let base = select(in_list, tile, tile - head.list_tiles) * TILE + lane / chunks;
+        let last = select(in_list, head.held, head.tail).max(1) - 1;
         #[unroll]
         for load in 0..comptime!(TILE * chunks / 32) {
             let ahead = load * comptime!(32 / chunks);
@@ -141,16 +123,16 @@ fn copy_tile<E: Float>(
             let key = stage + place_of_key(own, chunk, chunks);
             let value = stage + comptime!(TILE * chunks) + place_of_value(own, chunk, chunks);
             if in_list {
-                let row = of.list_start + row;
-                copy_chunk::<E>(&mut stages[key], &list_keys[row * layout.list_key + chunk]);
-                copy_chunk::<E>(&mut stages[value], &list_values[row * layout.list_value + chunk]);
+                let row = head.list_start + row;
+                let from = row * layout.list_key + chunk;
+                copy_chunk::<E>(&mut stages[key], &of.list.keys[from]);
+                let from = row * layout.list_value + chunk;
+                copy_chunk::<E>(&mut stages[value], &of.list.values[from]);
             } else {
-                copy_chunk::<E>(
-                    &mut stages[key],
-                    &keys[of.key_start + row * layout.keys.row + chunk],
-                );
-                let from = of.value_start + row * layout.values.row + chunk;
-                copy_chunk::<E>(&mut stages[value], &values[from]);
+                let from = starts.keys + row * layout.keys.row + chunk;
+                copy_chunk::<E>(&mut stages[key], &of.rows.keys[from]);
+                let from = starts.values + row * layout.values.row + chunk;
+                copy_chunk::<E>(&mut stages[value], &of.rows.values[from]);
             }
         }
     }
@@ -170,17 +152,9 @@ fn place_of_sums(row: usize, four: usize) -> usize {
 /// Each plane copies the tiles it multiplies, some ahead. The order of channels in a product does
 /// not matter, so each lane takes chunks of 16 bytes as they are.
 #[cube(launch)]
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_planes<E: Float, I: Int>(
     queries: &[Chunk<E>],
-    list_keys: &Tensor<Chunk<E>>,
-    list_values: &Tensor<Chunk<E>>,
-    offsets: &Tensor<I>,
-    keys: &Tensor<Chunk<E>>,
-    values: &Tensor<Chunk<E>>,
-    query_positions: &Tensor<I>,
-    entry_positions: &Tensor<I>,
-    counts: &Tensor<I>,
+    of: &Entries<Chunk<E>, I>,
     parts: &mut [Four<f32>],
     output: &mut [Four<E>],
     weights: &mut Tensor<f32>,
@@ -189,8 +163,8 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     #[comptime] blueprint: DecodeMmaBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let DecodeMmaBlueprint { head_dim, tall, listed, counted, by_position, weights: wanted, whole } =
-        blueprint;
+    let DecodeMmaBlueprint { head_dim, tall, kinds, whole } = blueprint;
+    let EntryKinds { listed, by_position, weights: wanted, .. } = kinds;
     let chunks = comptime!(blueprint.chunks());
     let spans = comptime!(head_dim / 32);
     let groups = comptime!(head_dim / 64);
@@ -212,56 +186,25 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     let batch = CUBE_POS_Z as usize;
     let part = CUBE_POS_X as usize;
 
-    let mut list_start = 0usize.runtime();
-    let mut held = 0usize.runtime();
-    if comptime!(listed) {
-        let head = batch * kv_heads + kv_head;
-        list_start = usize::cast_from(offsets[head * offsets.stride(0)]);
-        held = usize::cast_from(offsets[(head + 1) * offsets.stride(0)]) - list_start;
-    }
-    let mut tail = entries;
-    if comptime!(counted) {
-        let head = batch * kv_heads + kv_head;
-        tail = usize::cast_from(counts[head * counts.stride(0)]).min(entries);
-    }
-    // Weights of a list come first, behind as many padding columns as its head has less than the
-    // widest.
-    let mut list_columns = 0usize.runtime();
-    if comptime!(listed && wanted) {
-        list_columns = weights.shape(3) - entries;
-    }
-    let key_start = layout.keys.at(batch, kv_head, 0);
-    let value_start = layout.values.at(batch, kv_head, 0);
-    let list_tiles = held.div_ceil(TILE);
-    let tiles = list_tiles + tail.div_ceil(TILE);
-    let mut share = layout.share;
-    if comptime!(counted) {
-        // There may be far fewer than there is room for, and all cubes are to have some.
-        share = tiles.div_ceil(PLANES * CUBE_COUNT_X as usize) * PLANES;
-    }
-    let end = ((part + 1) * share).min(tiles);
-
-    let entries_of = Entries { list_tiles, list_start, held, key_start, value_start, tail, end };
+    let kv = batch * kv_heads + kv_head;
+    let own_entries =
+        head_entries::<Chunk<E>, I>(of, &*weights, kv, entries, layout.share, TILE, PLANES, kinds);
+    let (held, tail) = (own_entries.held, own_entries.tail);
+    let starts = RowStarts {
+        keys: layout.keys.at(batch, kv_head, 0),
+        values: layout.values.at(batch, kv_head, 0),
+    };
     let mut ring = Shared::<[Chunk<E>]>::new_aligned_slice(
         comptime!(PLANES * STAGES * blueprint.stage()),
         16usize,
     );
     let own_ring = plane * comptime!(STAGES * blueprint.stage());
-    let mut tile = part * share + plane;
+    let mut tile = own_entries.first + plane;
     #[unroll]
     for ahead in 0..STAGES {
-        copy_tile::<E>(
-            list_keys,
-            list_values,
-            keys,
-            values,
-            &mut ring,
-            own_ring + comptime!(ahead * blueprint.stage()),
-            tile + ahead * PLANES,
-            &entries_of,
-            layout,
-            blueprint,
-        );
+        let stage = own_ring + comptime!(ahead * blueprint.stage());
+        let tile = tile + ahead * PLANES;
+        copy_tile::<E, I>(of, &own_entries, &starts, &mut ring, stage, tile, layout, blueprint);
     }
 
     // Queries, in the order in which keys will come.
@@ -304,8 +247,9 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         let own = (first_row + half * 8 + line).min(group * new - 1);
         let mut position = i32::cast_from(tail + own % new) - i32::cast_from(new);
         if comptime!(by_position && !listed) {
-            let place = batch * query_positions.stride(0) + own % new * query_positions.stride(2);
-            position = i32::cast_from(query_positions[place]);
+            let positions = &of.query_positions;
+            let place = batch * positions.stride(0) + own % new * positions.stride(2);
+            position = i32::cast_from(positions[place]);
         }
         row_positions[half] = position;
         highest[half] = MASKED;
@@ -313,11 +257,12 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     }
     let mut sums = accumulators(comptime!(groups * 8));
     let mut number = 0usize.runtime();
-    while tile < end {
-        let in_list = comptime!(listed) && tile < list_tiles;
-        let base = select(in_list, tile, tile - list_tiles) * TILE;
+    while tile < own_entries.end {
+        let in_list = comptime!(listed) && tile < own_entries.list_tiles;
+        let base = select(in_list, tile, tile - own_entries.list_tiles) * TILE;
         let count = select(in_list, held, tail);
-        let before = select(in_list, list_columns - held.min(list_columns), list_columns);
+        let of_list = own_entries.list_columns;
+        let before = select(in_list, of_list - held.min(of_list), of_list);
 
         wait_for_copies_but(comptime!(STAGES as u32 - 1));
         sync_plane();
@@ -352,13 +297,14 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
                     let mut hidden = entry >= count;
                     if comptime!(by_position && listed) {
                         let from_end = held - entry.min(held);
-                        let free = is_free::<I>(entry_positions, batch, kv_head, from_end);
+                        let free = is_free::<I>(&of.entry_positions, batch, kv_head, from_end);
                         hidden = hidden || in_list && free;
                     } else if comptime!(by_position) {
-                        let place = batch * entry_positions.stride(0)
-                            + kv_head * entry_positions.stride(1)
-                            + entry.min(entries - 1) * entry_positions.stride(2);
-                        let position = i32::cast_from(entry_positions[place]);
+                        let positions = &of.entry_positions;
+                        let place = batch * positions.stride(0)
+                            + kv_head * positions.stride(1)
+                            + entry.min(entries - 1) * positions.stride(2);
+                        let position = i32::cast_from(positions[place]);
                         hidden = hidden || position < 0 || position > row_positions[half];
                     } else if comptime!(!listed) {
                         hidden = hidden || i32::cast_from(entry) > row_positions[half];
@@ -452,18 +398,8 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         }
         // Nobody reads this tile any more: another takes its place.
         sync_plane();
-        copy_tile::<E>(
-            list_keys,
-            list_values,
-            keys,
-            values,
-            &mut ring,
-            stage,
-            tile + comptime!(STAGES * PLANES),
-            &entries_of,
-            layout,
-            blueprint,
-        );
+        let next = tile + comptime!(STAGES * PLANES);
+        copy_tile::<E, I>(of, &own_entries, &starts, &mut ring, stage, next, layout, blueprint);
         tile += PLANES;
         number += 1;
     }

@@ -1,4 +1,4 @@
-mod backend;
+mod entries;
 mod launch;
 mod mma;
 mod operands;
@@ -11,10 +11,13 @@ use burn::{
 };
 
 use self::{
-    backend::DecodeAttentionBackend,
+    launch::DecodeAttentionBackend,
     operands::{DecodeTensors, EntryCounts, KvMask},
 };
-use crate::{attention::decode::merge, common::check::Check};
+use crate::{
+    attention::decode::{merge, split::operands::TailTensors},
+    common::check::Check,
+};
 
 /// Name of the operation in errors.
 const OPERATION: &str = "decode_attention";
@@ -135,14 +138,13 @@ fn call(
 ) -> DecodeOutput {
     let queries = input.queries.clone().into_dispatch();
     let [keys, values] = rows.map(Tensor::into_dispatch);
+    let rows = TailTensors { keys, values, entries };
     let counts = match counts {
         Some(counts) => EntryCounts::Counted { of_heads: counts.into_dispatch() },
         None => EntryCounts::Alike,
     };
-    let scale = input.scale as f32;
-    let wanted = input.weights;
-    let found =
-        Dispatch::decode_attention(queries, keys, values, mask, counts, entries, scale, wanted);
+    let (scale, wanted) = (input.scale as f32, input.weights);
+    let found = Dispatch::decode_attention(queries, rows, mask, counts, scale, wanted);
     let (output, weights) = match found {
         DecodeTensors::Plain { output } => (output, None),
         DecodeTensors::Weights { output, weights } => (output, Some(weights)),

@@ -1,6 +1,7 @@
 use cubecl::prelude::*;
 
-use crate::common::{line::at, masked::MASKED};
+use super::entries::{Entries, EntryKinds, head_entries, is_free};
+use crate::common::masked::MASKED;
 
 /// Units of a cube.
 pub(crate) const UNITS: usize = 256;
@@ -23,14 +24,7 @@ pub(crate) struct DecodeBlueprint {
     pub(crate) width: usize,
     /// Queries of a cube: they share a kv head.
     pub(crate) rows: usize,
-    /// Whether the first entries of each head are in a list of all heads.
-    pub(crate) listed: bool,
-    /// Whether the device knows how many entries a head has, or how many follow its list.
-    pub(crate) counted: bool,
-    /// Whether positions say which entries a query sees, of a list which are entries.
-    pub(crate) by_position: bool,
-    /// Whether scores are written for weights.
-    pub(crate) weights: bool,
+    pub(crate) kinds: EntryKinds,
 }
 
 impl DecodeBlueprint {
@@ -59,7 +53,6 @@ impl DecodeBlueprint {
 
 /// Loads the vector `lane` of an entry's key or value.
 #[cube]
-#[allow(clippy::too_many_arguments)]
 fn load<K: Float, N: Size>(
     list: &Tensor<Vector<K, N>>,
     rows: &Tensor<Vector<K, N>>,
@@ -71,7 +64,7 @@ fn load<K: Float, N: Size>(
     #[comptime] blueprint: DecodeBlueprint,
 ) -> Vector<K, N> {
     let width = comptime!(blueprint.width);
-    if comptime!(blueprint.listed) {
+    if comptime!(blueprint.kinds.listed) {
         if in_list {
             list[(list_start + entry) * list.stride(0) / width + lane]
         } else {
@@ -82,31 +75,11 @@ fn load<K: Float, N: Size>(
     }
 }
 
-/// Whether a slot of a list is free, counted from the end of its head, whose last is 1.
-#[cube]
-pub(super) fn is_free<I: Int>(
-    positions: &Tensor<I>,
-    batch: usize,
-    kv_head: usize,
-    from_end: usize,
-) -> bool {
-    let column = positions.shape(2) - from_end.max(1);
-    positions[at::<I>(positions, batch, kv_head, column)] < I::new(0)
-}
-
 /// Part of the entries of [`super::dense`] that one cube has.
 #[cube(launch)]
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     queries: &Tensor<Q>,
-    list_keys: &Tensor<Vector<K, N>>,
-    list_values: &Tensor<Vector<K, N>>,
-    offsets: &Tensor<I>,
-    keys: &Tensor<Vector<K, N>>,
-    values: &Tensor<Vector<K, N>>,
-    query_positions: &Tensor<I>,
-    entry_positions: &Tensor<I>,
-    counts: &Tensor<I>,
+    of: &Entries<Vector<K, N>, I>,
     parts: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
     entries: usize,
@@ -115,8 +88,8 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     #[comptime] blueprint: DecodeBlueprint,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
-    let DecodeBlueprint { head_dim, width, rows, listed, counted, by_position, weights: wanted } =
-        blueprint;
+    let DecodeBlueprint { head_dim, width, rows, kinds } = blueprint;
+    let EntryKinds { listed, by_position, weights: wanted, .. } = kinds;
     let lanes = comptime!(blueprint.lanes());
     let stripes = comptime!(blueprint.stripes());
     let tile = comptime!(blueprint.tile());
@@ -129,6 +102,8 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     let stripe = unit / lanes;
     let query_heads = queries.shape(1);
     let new = queries.shape(2);
+    let keys = &of.rows.keys;
+    let values = &of.rows.values;
     let kv_heads = keys.shape(1);
     let group = query_heads / kv_heads;
     let blocks = (group * new).div_ceil(rows);
@@ -137,35 +112,12 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     let batch = CUBE_POS_Z as usize;
     let part = CUBE_POS_X as usize;
 
-    let mut list_start = 0usize.runtime();
-    let mut held = 0usize.runtime();
-    if comptime!(listed) {
-        let head = batch * kv_heads + kv_head;
-        list_start = usize::cast_from(offsets[head * offsets.stride(0)]);
-        held = usize::cast_from(offsets[(head + 1) * offsets.stride(0)]) - list_start;
-    }
-    let mut tail = entries;
-    if comptime!(counted) {
-        let head = batch * kv_heads + kv_head;
-        tail = usize::cast_from(counts[head * counts.stride(0)]).min(entries);
-    }
-    // Weights of a list come first, behind as many padding columns as its head has less than the
-    // widest.
-    let mut list_columns = 0usize.runtime();
-    if comptime!(listed && wanted) {
-        list_columns = weights.shape(3) - entries;
-    }
     let key_start = batch * keys.stride(0) + kv_head * keys.stride(1);
     let value_start = batch * values.stride(0) + kv_head * values.stride(1);
-    // A list and what follows it are cut into chunks by themselves.
-    let list_chunks = held.div_ceil(CHUNK);
-    let chunks = list_chunks + tail.div_ceil(CHUNK);
-    let mut share = share;
-    if comptime!(counted) {
-        // There may be far fewer than there is room for, and all cubes are to have some.
-        share = chunks.div_ceil(CUBE_COUNT_X as usize);
-    }
-    let end_chunk = ((part + 1) * share).min(chunks);
+    let kv = batch * kv_heads + kv_head;
+    let own_entries =
+        head_entries::<Vector<K, N>, I>(of, &*weights, kv, entries, share, CHUNK, 1usize, kinds);
+    let (list_start, held) = (own_entries.list_start, own_entries.held);
 
     let mut partial =
         Shared::<[f32]>::new_slice(comptime!(if rows * lanes * pitch > UNITS * width {
@@ -198,11 +150,11 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
         total[row] = 0.0;
     }
 
-    let mut chunk = part * share;
-    while chunk < end_chunk {
-        let in_list = comptime!(listed) && chunk < list_chunks;
-        let base = select(in_list, chunk, chunk - list_chunks) * CHUNK;
-        let end = select(in_list, held, tail);
+    let mut chunk = own_entries.first;
+    while chunk < own_entries.end {
+        let in_list = comptime!(listed) && chunk < own_entries.list_tiles;
+        let base = select(in_list, chunk, chunk - own_entries.list_tiles) * CHUNK;
+        let end = select(in_list, held, own_entries.tail);
         let count = (end - base).min(CHUNK);
 
         // Scores of the chunk, a tile between two barriers.
@@ -215,7 +167,14 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                     let entry = base + first + place;
                     let entry = entry.min(end - 1);
                     let loaded = load::<K, N>(
-                        list_keys, keys, list_start, key_start, in_list, entry, lane, blueprint,
+                        &of.list.keys,
+                        keys,
+                        list_start,
+                        key_start,
+                        in_list,
+                        entry,
+                        lane,
+                        blueprint,
                     );
                     let key = Vector::<f32, N>::cast_from(loaded);
                     #[unroll]
@@ -244,6 +203,8 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                 let entry = base + first + place;
                 if first + place < count {
                     let own = first_row + row;
+                    let entry_positions = &of.entry_positions;
+                    let query_positions = &of.query_positions;
                     if comptime!(by_position && listed) {
                         let hidden = in_list
                             && is_free::<I>(
@@ -263,12 +224,12 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                         let hidden = position < I::new(0) || position > query_positions[place];
                         score = select(hidden, MASKED, score);
                     } else if comptime!(!listed) {
-                        score = select(entry + new > tail + own % new, MASKED, score);
+                        score = select(entry + new > own_entries.tail + own % new, MASKED, score);
                     }
                     scores[(first + place) * rows + row] = score;
                     if comptime!(wanted) && own < group * new {
-                        let before =
-                            select(in_list, list_columns - held.min(list_columns), list_columns);
+                        let of_list = own_entries.list_columns;
+                        let before = select(in_list, of_list - held.min(of_list), of_list);
                         let place = batch * weights.stride(0)
                             + (kv_head * group + own / new) * weights.stride(1)
                             + own % new * weights.stride(2)
@@ -349,7 +310,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                     let own = place + ahead * stripes;
                     let entry = (base + own).min(end - 1);
                     let loaded = load::<K, N>(
-                        list_values,
+                        &of.list.values,
                         values,
                         list_start,
                         value_start,

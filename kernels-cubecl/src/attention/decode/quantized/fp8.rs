@@ -1,7 +1,11 @@
 use cubecl::prelude::*;
 
+use super::{
+    operands::{PageInputs, Vectors},
+    portable::{PageBlueprint, zeros},
+};
 use crate::attention::decode::split::{
-    Heads, Running, UNITS, cube_split, fill_weights, write_head,
+    Heads, Running, SplitCounts, UNITS, cube_split, fill_weights, write_head,
 };
 
 /// Numbers of a word.
@@ -16,70 +20,31 @@ const SCRATCH: usize = 2048;
 /// Vectors that a unit loads before it waits for the first.
 const AHEAD: usize = 4;
 
-/// Compile-time parameters of the portable kernel over pages of FP8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Fp8Blueprint {
-    pub(super) head_dim: usize,
-    /// Query heads of a cube, which share its pages.
-    pub(super) heads: usize,
-    /// Cubes that the query heads of one kv head need.
-    pub(super) blocks: usize,
-    /// Tokens per page.
-    pub(super) group: usize,
-    /// Words of a load.
-    pub(super) width: usize,
-    /// Tokens that are scored before their values are added.
-    pub(super) tile: usize,
-    /// Whether weights are wanted.
-    pub(super) wanted: bool,
-}
-
-impl Fp8Blueprint {
-    /// `widest` is the most words of a token that can be loaded at once.
-    pub(super) fn new(heads: Heads, group: usize, widest: usize, wanted: bool) -> Self {
+impl PageBlueprint {
+    /// For FP8. `widest` is the most words of a token that can be loaded at once.
+    pub(super) fn fp8(heads: Heads, group: usize, widest: usize, wanted: bool) -> Self {
         let (of_cube, blocks) = heads.blocks(MOST_HEADS);
         let head_dim = heads.head_dim;
         let width = widest.min(MOST_WORDS);
-        let lanes = head_dim.div_ceil(WORD) / width;
+        // Units that share a token, each with one load of it.
+        let lanes = head_dim.div_ceil(width * WORD);
         let tile = (SCRATCH / (lanes * of_cube)).min(UNITS);
-        Self { head_dim, heads: of_cube, blocks, group, width, tile, wanted }
-    }
-
-    /// Pages that a tile reaches over, at least one.
-    pub(super) fn pages(&self) -> usize {
-        self.tile.div_ceil(self.group)
-    }
-
-    /// Numbers of a load.
-    fn numbers(&self) -> usize {
-        self.width * WORD
-    }
-
-    /// Units that share a token, each with one load of it.
-    fn lanes(&self) -> usize {
-        self.head_dim.div_ceil(self.numbers())
-    }
-
-    /// Tokens that are read at once.
-    fn rows(&self) -> usize {
-        UNITS / self.lanes()
-    }
-
-    /// Numbers from one row of parts of scores to the next, spread over the banks.
-    fn pitch(&self) -> usize {
-        self.lanes() + 1
-    }
-
-    /// Size of the scratch that parts of scores and sums are put together in, in numbers.
-    fn scratch(&self) -> usize {
-        let scores = self.heads * self.tile * self.pitch();
-        scores.max(self.rows() * (self.head_dim + 1))
-    }
-
-    /// Size of the shared memory, in bytes.
-    #[cfg(test)]
-    fn shared_bytes(&self) -> usize {
-        4 * (self.scratch() + self.tile * (2 * self.heads + 1) + 8 * self.heads)
+        Self {
+            head_dim,
+            heads: of_cube,
+            blocks,
+            bits: 8,
+            group,
+            place: 1,
+            places: tile,
+            lanes,
+            value_lanes: lanes,
+            value_words: width,
+            value_group: head_dim,
+            // Rows of parts of scores are spread over the banks.
+            parts: of_cube * tile * (lanes + 1),
+            wanted,
+        }
     }
 }
 
@@ -105,14 +70,14 @@ fn load<W: Int, N: Size>(
     base: usize,
     first: usize,
     count: usize,
-    #[comptime] blueprint: Fp8Blueprint,
+    #[comptime] blueprint: PageBlueprint,
 ) -> Array<Vector<W, N>> {
-    let lanes = comptime!(blueprint.lanes());
-    let page_words = words.stride(0) / blueprint.width;
+    let lanes = blueprint.lanes;
+    let page_words = words.stride(0) / blueprint.value_words;
     let mut held = Array::<Vector<W, N>>::new(AHEAD);
     #[unroll]
     for ahead in 0..AHEAD {
-        let row = (first + ahead * comptime!(blueprint.rows())).min(count - 1);
+        let row = (first + ahead * comptime!(blueprint.value_rows())).min(count - 1);
         let token = (base + row) % blueprint.group;
         let lane = UNIT_POS as usize % lanes;
         held[ahead] = words[page_of[row] as usize * page_words + token * lanes + lane];
@@ -123,37 +88,23 @@ fn load<W: Int, N: Size>(
 /// One split of the pages of one kv head, for up to `blueprint.heads` of its query heads. Words of
 /// a page are contiguous, and so are its scales.
 #[cube(launch)]
-#[allow(clippy::too_many_arguments)]
 pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
-    queries: &Tensor<Q>,
-    key_words: &Tensor<Vector<W, N>>,
-    key_scale: &Tensor<K>,
-    value_words: &Tensor<Vector<W, N>>,
-    value_scale: &Tensor<K>,
-    list: &Tensor<I>,
-    offsets: &Tensor<I>,
-    padding: &Tensor<I>,
+    inputs: &PageInputs<Q, I>,
+    keys: &Vectors<Vector<W, N>, K>,
+    values: &Vectors<Vector<W, N>, K>,
     parts: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
-    query_heads: usize,
-    kv_heads: usize,
-    columns: usize,
-    tail: usize,
-    chunk: usize,
-    splits: usize,
-    scale: f32,
-    #[comptime] blueprint: Fp8Blueprint,
+    counts: &SplitCounts,
+    #[comptime] blueprint: PageBlueprint,
     #[define(Q, K, I, W)] _types: [ElemType; 4],
 ) {
     let unit = UNIT_POS as usize;
-    let cube =
-        cube_split(&*weights, query_heads, kv_heads, splits, blueprint.heads, blueprint.blocks);
-
-    let Fp8Blueprint { head_dim, heads, group, tile, .. } = blueprint;
-    let lanes = comptime!(blueprint.lanes());
-    let rows = comptime!(blueprint.rows());
-    let numbers = comptime!(blueprint.numbers());
-    let pitch = comptime!(blueprint.pitch());
+    let PageBlueprint { head_dim, heads, group, lanes, .. } = blueprint;
+    let cube = cube_split(&*weights, counts, heads, blueprint.blocks);
+    let tile = comptime!(blueprint.tile());
+    let rows = comptime!(blueprint.value_rows());
+    let numbers = comptime!(blueprint.value_words * WORD);
+    let pitch = comptime!(lanes + 1);
     let line = comptime!(head_dim + 1);
     let lane = unit % lanes;
     let slot = unit / lanes;
@@ -169,8 +120,9 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
 
     // `[heads, numbers]`, the channels of the unit's words.
     let mut query = Array::<f32>::new(comptime!(heads * numbers));
-    let mut sums = Array::<f32>::new(comptime!(heads * numbers));
-    let mut weight_sums = Array::<f32>::new(heads);
+    let mut sums = zeros(comptime!(heads * numbers));
+    let mut weight_sums = zeros(heads);
+    let queries = &inputs.queries;
     #[unroll]
     for head in 0..heads {
         // The last cube of a kv head may have fewer heads: it works on one twice.
@@ -181,26 +133,27 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
             let channel = lane * numbers + place;
             let mut one = f32::new(0.0);
             if channel < head_dim {
-                one = f32::cast_from(queries[start + channel * queries.stride(3)]) * scale;
+                one = f32::cast_from(queries[start + channel * queries.stride(3)]) * inputs.scale;
             }
             query[comptime!(head * numbers + place)] = one;
-            sums[comptime!(head * numbers + place)] = f32::new(0.0);
         }
-        weight_sums[head] = f32::new(0.0);
     }
 
+    let offsets = &inputs.offsets;
+    let padding = &inputs.tail_padding;
     let first = usize::cast_from(offsets[cube.kv * offsets.stride(0)]);
     let own = usize::cast_from(offsets[(cube.kv + 1) * offsets.stride(0)]) - first;
-    let total = own * group + tail - usize::cast_from(padding[cube.kv * padding.stride(0)]);
+    let total = own * group + inputs.tail - usize::cast_from(padding[cube.kv * padding.stride(0)]);
     if blueprint.wanted && cube.split == 0 {
-        fill_weights(weights, cube.weight_start, cube.heads_left, columns - total, heads);
+        fill_weights(weights, cube.weight_start, cube.heads_left, inputs.columns - total, heads);
     }
-    let to = (cube.split * chunk + chunk).min(own) * group;
-    let mut base = cube.split * chunk * group;
+    let to = (cube.split * inputs.share + inputs.share).min(own) * group;
+    let mut base = cube.split * inputs.share * group;
     while base < to {
         let count = (to - base).min(tile);
         if unit < count {
-            page_of[unit] = u32::cast_from(list[(first + (base + unit) / group) * list.stride(0)]);
+            let place = (first + (base + unit) / group) * inputs.list.stride(0);
+            page_of[unit] = u32::cast_from(inputs.list[place]);
         }
         sync_cube();
 
@@ -208,7 +161,7 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
         let begin = select(slot < rows, slot, count);
         let mut row = begin;
         while row < count {
-            let held = load::<W, N>(key_words, &page_of, base, row, count, blueprint);
+            let held = load::<W, N>(&keys.words, &page_of, base, row, count, blueprint);
             #[unroll]
             for ahead in 0..AHEAD {
                 let mut products = Array::<f32>::new(heads);
@@ -245,11 +198,11 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
                 for lane in 0..lanes {
                     score += scratch[index * pitch + lane];
                 }
-                let place = page_of[row] as usize * key_scale.stride(0) + (base + row) % group;
-                score *= f32::cast_from(key_scale[place]);
+                let place = page_of[row] as usize * keys.scale.stride(0) + (base + row) % group;
+                score *= f32::cast_from(keys.scale[place]);
                 scores[index] = score;
                 if blueprint.wanted && head < cube.heads_left {
-                    let column = columns - total + base + row;
+                    let column = inputs.columns - total + base + row;
                     let place =
                         cube.weight_start + head * weights.stride(1) + column * weights.stride(2);
                     weights[place] = score;
@@ -259,18 +212,7 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
         }
         sync_cube();
 
-        running.take(&scores, count, heads, tile);
-        let mut index = unit;
-        while index < comptime!(heads * tile) {
-            let row = index % tile;
-            let head = index / tile;
-            if row < count {
-                let highest = running.highest_of(head, heads);
-                shares[row * heads + head] = (scores[index] - highest).exp();
-            }
-            index += UNITS;
-        }
-        sync_cube();
+        running.weigh(&scores, &mut shares, count, heads, tile);
 
         #[unroll]
         for head in 0..heads {
@@ -283,14 +225,14 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
         }
         let mut row = begin;
         while row < count {
-            let held = load::<W, N>(value_words, &page_of, base, row, count, blueprint);
+            let held = load::<W, N>(&values.words, &page_of, base, row, count, blueprint);
             #[unroll]
             for ahead in 0..AHEAD {
                 let row = row + ahead * rows;
                 if row < count {
                     let place =
-                        page_of[row] as usize * value_scale.stride(0) + (base + row) % group;
-                    let step = f32::cast_from(value_scale[place]);
+                        page_of[row] as usize * values.scale.stride(0) + (base + row) % group;
+                    let step = f32::cast_from(values.scale[place]);
                     let mut steps = Array::<f32>::new(heads);
                     #[unroll]
                     for head in 0..heads {
@@ -334,39 +276,8 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
         sync_cube();
         if head < cube.heads_left {
             let highest = running.highest[head];
-            write_head(
-                parts,
-                &scratch,
-                highest,
-                cube.split,
-                cube.batch * query_heads + cube.query_head + head,
-                head_dim,
-                rows,
-            );
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// WebGPU grants 16 KiB.
-    #[test]
-    fn tiles_fit_into_shared_memory() {
-        for head_dim in 1..=256_usize {
-            for query_heads in [1, 3, 4, 7, 8, 32] {
-                for widest in [1, 2, 4, 8] {
-                    if !head_dim.div_ceil(WORD).is_multiple_of(widest) {
-                        continue;
-                    }
-                    let heads = Heads { batch: 1, query_heads, kv_heads: 1, head_dim };
-                    let blueprint = Fp8Blueprint::new(heads, 32, widest, true);
-                    assert!(blueprint.shared_bytes() <= 16384, "{blueprint:?}");
-                    assert!(blueprint.tile > 0 && blueprint.lanes() <= UNITS, "{blueprint:?}");
-                    assert!(blueprint.heads * blueprint.blocks >= query_heads);
-                }
-            }
+            let own = cube.batch * counts.query_heads + cube.query_head + head;
+            write_head(parts, &scratch, highest, cube.split, own, head_dim, rows);
         }
     }
 }

@@ -1,4 +1,3 @@
-mod backend;
 mod fp8;
 mod fp8_mma;
 mod launch;
@@ -10,9 +9,9 @@ use briquette_ops::{DecodeInput, DecodeOutput, PackedNumbers, QuantizedKv, Resul
 use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::{
-    backend::QuantizedAttentionBackend,
-    launch::MOST_SCORES,
+    launch::QuantizedAttentionBackend,
     operands::{Numbers, PackedTensors, Pages, VectorTensors},
+    portable::MOST_SCORES,
 };
 use crate::{
     attention::decode::split::{self, Heads, operands::TailTensors},

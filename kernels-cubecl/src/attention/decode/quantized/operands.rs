@@ -1,9 +1,11 @@
-//! Tensors of the operation that belong together.
+//! Tensors of the operation that belong together, and in kernels.
 
 use burn::backend::{
     Backend, ExtensionType,
     tensor::{FloatTensor, IntTensor},
 };
+use burn_cubecl::{CubeBackend, tensor::CubeTensor};
+use cubecl::prelude::*;
 
 /// Numbers of a few bits, as [`PackedGroups`](briquette_ops::PackedGroups).
 #[derive(ExtensionType)]
@@ -57,4 +59,62 @@ pub(super) struct Pages<B: Backend> {
     pub(super) group: usize,
     pub(super) most_pages: usize,
     pub(super) columns: usize,
+}
+
+/// [`PackedTensors`] in a kernel.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Packed<W: CubePrimitive, S: CubePrimitive> {
+    pub(super) words: OwnedTensor<W>,
+    pub(super) scale: OwnedTensor<S>,
+    pub(super) min: OwnedTensor<S>,
+}
+
+impl PackedTensors<CubeBackend> {
+    pub(super) fn into_arg<W: CubePrimitive, S: CubePrimitive>(self) -> PackedLaunch<W, S> {
+        PackedLaunch::new(
+            self.words.into_tensor_arg(),
+            self.scale.into_tensor_arg(),
+            self.min.into_tensor_arg(),
+        )
+    }
+}
+
+/// [`VectorTensors`] in a kernel.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Vectors<W: CubePrimitive, S: CubePrimitive> {
+    pub(super) words: OwnedTensor<W>,
+    pub(super) scale: OwnedTensor<S>,
+}
+
+impl VectorTensors<CubeBackend> {
+    pub(super) fn into_arg<W: CubePrimitive, S: CubePrimitive>(self) -> VectorsLaunch<W, S> {
+        VectorsLaunch::new(self.words.into_tensor_arg(), self.scale.into_tensor_arg())
+    }
+}
+
+/// What a kernel over pages has besides their numbers: queries, the list of [`Pages`], and sizes.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct PageInputs<Q: CubePrimitive, I: CubePrimitive> {
+    pub(super) queries: OwnedTensor<Q>,
+    pub(super) list: OwnedTensor<I>,
+    pub(super) offsets: OwnedTensor<I>,
+    pub(super) tail_padding: OwnedTensor<I>,
+    pub(super) columns: usize,
+    /// Rows of the tail, padding included.
+    pub(super) tail: usize,
+    /// Pages, or tiles, of a split.
+    pub(super) share: usize,
+    pub(super) scale: f32,
+}
+
+/// [`PageInputs`] of the queries, list, offsets and padding.
+pub(super) fn page_inputs<Q: CubePrimitive, I: CubePrimitive>(
+    tensors: [CubeTensor; 4],
+    columns: usize,
+    tail: usize,
+    share: usize,
+    scale: f32,
+) -> PageInputsLaunch<Q, I> {
+    let [queries, list, offsets, padding] = tensors.map(CubeTensor::into_tensor_arg);
+    PageInputsLaunch::new(queries, list, offsets, padding, columns, tail, share, scale)
 }

@@ -1,5 +1,13 @@
 use cubecl::prelude::*;
 
+/// Heads of a batch row, and splits of each kv head.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct SplitCounts {
+    pub(crate) query_heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) splits: usize,
+}
+
 /// Part of the tokens of a kv head that one cube of 64 units has, for some of its query heads.
 #[derive(CubeType, Clone, Copy)]
 pub(crate) struct CubeSplit {
@@ -21,20 +29,18 @@ pub(crate) struct CubeSplit {
 #[cube]
 pub(crate) fn cube_split(
     weights: &Tensor<f32>,
-    query_heads: usize,
-    kv_heads: usize,
-    splits: usize,
+    counts: &SplitCounts,
     #[comptime] heads: usize,
     #[comptime] blocks: usize,
 ) -> CubeSplit {
-    let block = CUBE_POS / splits % blocks;
-    let kv = CUBE_POS / splits / blocks;
-    let batch = kv / kv_heads;
-    let kv_head = kv % kv_heads;
-    let group = query_heads / kv_heads;
+    let block = CUBE_POS / counts.splits % blocks;
+    let kv = CUBE_POS / counts.splits / blocks;
+    let batch = kv / counts.kv_heads;
+    let kv_head = kv % counts.kv_heads;
+    let group = counts.query_heads / counts.kv_heads;
     let query_head = kv_head * group + block * heads;
     CubeSplit {
-        split: CUBE_POS % splits,
+        split: CUBE_POS % counts.splits,
         batch,
         kv_head,
         kv,

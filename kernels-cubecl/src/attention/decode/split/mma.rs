@@ -18,6 +18,56 @@ pub(crate) const HEADS: usize = 8;
 /// Tokens of a tile.
 pub(crate) const TILE: usize = 16;
 
+/// What the planes of a cube write.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct PlaneOutputs<E: CubePrimitive> {
+    /// Scores at first, `[batch, query_heads, columns]`.
+    pub(crate) weights: OwnedTensor<f32>,
+    pub(crate) parts: OwnedTensor<f32>,
+    pub(crate) output: OwnedTensor<E>,
+}
+
+/// Up to [`HEADS`] query heads of one kv head, of which a cube has a part of the tokens.
+#[derive(CubeType)]
+pub(crate) struct PlaneCube {
+    pub(crate) batch: usize,
+    pub(crate) kv_head: usize,
+    /// Index of the kv head among those of all batch rows.
+    pub(crate) kv: usize,
+    pub(crate) first_head: usize,
+    /// Query heads of the kv head from the first on.
+    pub(crate) heads_left: usize,
+    pub(crate) part: usize,
+    pub(crate) weight_start: usize,
+    pub(crate) query_start: usize,
+}
+
+/// The heads and the part of this cube.
+#[cube]
+pub(crate) fn plane_cube<E: Float>(
+    queries: &Tensor<E>,
+    weights: &Tensor<f32>,
+    kv_heads: usize,
+) -> PlaneCube {
+    let group = queries.shape(1) / kv_heads;
+    let blocks = group.div_ceil(HEADS);
+    let kv_head = CUBE_POS_Y as usize / blocks;
+    let block = CUBE_POS_Y as usize % blocks * HEADS;
+    let first_head = kv_head * group + block;
+    let batch = CUBE_POS_Z as usize;
+    let part = CUBE_POS_X as usize;
+    PlaneCube {
+        batch,
+        kv_head,
+        kv: batch * kv_heads + kv_head,
+        first_head,
+        heads_left: group - block,
+        part,
+        weight_start: batch * weights.stride(0) + first_head * weights.stride(1),
+        query_start: batch * queries.stride(0) + first_head * queries.stride(1),
+    }
+}
+
 /// Sums of a plane so far.
 #[derive(CubeType)]
 pub(crate) struct PlaneSums {
@@ -44,14 +94,13 @@ pub(crate) fn pair<E: Float>(left: E, right: E) -> Pair<E> {
     pair
 }
 
-/// Loads the queries of `heads_left` heads from the first on, two registers for 16 channels, in the
-/// order in which the loads of a key come, of `run` channels each: lane `quad` of four has loads
-/// `quad`, `4 + quad` and so on.
+/// Loads the queries of the heads of a cube, two registers for 16 channels, in the order in which
+/// the loads of a key come, of `run` channels each: lane `quad` of four has loads `quad`,
+/// `4 + quad` and so on.
 #[cube]
 pub(crate) fn plane_queries<E: Float>(
     queries: &Tensor<E>,
-    start: usize,
-    heads_left: usize,
+    cube: &PlaneCube,
     #[comptime] head_dim: usize,
     #[comptime] run: usize,
 ) -> Array<Pair<E>> {
@@ -63,15 +112,36 @@ pub(crate) fn plane_queries<E: Float>(
     #[unroll]
     for register in 0..comptime!(head_dim / 8) {
         let mut two = Pair::<E>::new(E::new(0.0));
-        if line < heads_left {
+        if line < cube.heads_left {
             let load = comptime!(register / (run / 2) * 4);
             let channel = (load + quad) * run + comptime!(register % (run / 2) * 2);
-            let place = start + line * queries.stride(1) + channel * next;
+            let place = cube.query_start + line * queries.stride(1) + channel * next;
             two = pair::<E>(queries[place], queries[place + next]);
         }
         own[register] = two;
     }
     own
+}
+
+/// Adds to the scores of the queries with 8 keys the products of 16 channels: those of the queries
+/// from register `first` on.
+#[cube]
+pub(crate) fn add_products<E: Float>(
+    queries: &Array<Pair<E>>,
+    keys: &Array<Pair<E>>,
+    scores: &mut Array<Pair<f32>>,
+    #[comptime] first: usize,
+    #[comptime] first_key: usize,
+) {
+    let mut a = Array::<Pair<E>>::new(4usize);
+    a[0] = queries[first];
+    a[1] = Pair::<E>::new(E::new(0.0));
+    a[2] = queries[first + 1];
+    a[3] = Pair::<E>::new(E::new(0.0));
+    let mut b = Array::<Pair<E>>::new(2usize);
+    b[0] = keys[first_key];
+    b[1] = keys[first_key + 1];
+    definition::<E>().execute_inplace(&a, &b, scores);
 }
 
 /// Products of the queries with 8 keys, of which the lane has the chunks of key `line` in their
@@ -86,15 +156,8 @@ pub(crate) fn plane_scores<E: Float>(
     let mut score = zeros();
     #[unroll]
     for step in 0..comptime!(head_dim / 16) {
-        let mut a = Array::<Pair<E>>::new(4usize);
-        a[0] = queries[step * 2];
-        a[1] = Pair::<E>::new(E::new(0.0));
-        a[2] = queries[step * 2 + 1];
-        a[3] = Pair::<E>::new(E::new(0.0));
-        let mut b = Array::<Pair<E>>::new(2usize);
-        b[0] = keys[first + step * 2];
-        b[1] = keys[first + step * 2 + 1];
-        definition::<E>().execute_inplace(&a, &b, &mut score);
+        let own = comptime!(step * 2);
+        add_products::<E>(queries, keys, &mut score, own, comptime!(first + own));
     }
     score
 }
@@ -167,15 +230,10 @@ pub(crate) fn add_plane_values<E: Float>(
 /// as its output where there is but one part. Each line of a plane has `run` of every `8 · run`
 /// channels.
 #[cube]
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn write_planes<E: Float>(
-    parts: &mut Tensor<f32>,
-    output: &mut Tensor<E>,
+    outputs: &mut PlaneOutputs<E>,
     sums: &PlaneSums,
-    batch: usize,
-    first_head: usize,
-    heads_left: usize,
-    part: usize,
+    cube: &PlaneCube,
     #[comptime] head_dim: usize,
     #[comptime] run: usize,
     #[comptime] planes: usize,
@@ -202,7 +260,7 @@ pub(crate) fn write_planes<E: Float>(
     #[unroll]
     for side in 0..2usize {
         let row = quad * 2 + side;
-        if row < heads_left {
+        if row < cube.heads_left {
             #[unroll]
             for place in 0..comptime!(head_dim / 16) {
                 #[unroll]
@@ -226,7 +284,7 @@ pub(crate) fn write_planes<E: Float>(
     }
     sync_cube();
     let width = comptime!(if whole { head_dim } else { head_dim + 2 });
-    let heads = heads_left.min(HEADS);
+    let heads = cube.heads_left.min(HEADS);
     let mut index = unit;
     while index < heads * width {
         let row = index / width;
@@ -248,13 +306,16 @@ pub(crate) fn write_planes<E: Float>(
         if comptime!(whole) {
             // A head that sees nothing has the sum zero.
             let mean = select(total == 0.0, 0.0, sum / total);
-            let place = batch * output.stride(0)
-                + (first_head + row) * output.stride(1)
+            let output = &mut outputs.output;
+            let place = cube.batch * output.stride(0)
+                + (cube.first_head + row) * output.stride(1)
                 + channel * output.stride(3);
             output[place] = E::cast_from(mean);
         } else {
-            let line = batch * output.shape(1) + first_head + row;
-            let place = line * parts.stride(0) + part * parts.stride(1) + channel * parts.stride(2);
+            let parts = &mut outputs.parts;
+            let line = cube.batch * outputs.output.shape(1) + cube.first_head + row;
+            let place =
+                line * parts.stride(0) + cube.part * parts.stride(1) + channel * parts.stride(2);
             let extreme = select(channel == head_dim, total, most);
             parts[place] = select(channel < head_dim, sum, extreme);
         }
@@ -263,14 +324,12 @@ pub(crate) fn write_planes<E: Float>(
 }
 
 /// Turns the scores of the heads of a cube, which its planes have written, into weights, where the
-/// cube has all of them. `start` is the first score of its first head, of `weights`
-/// `[batch, query_heads, columns]`.
+/// cube has all of them. `weights` are `[batch, query_heads, columns]`.
 #[cube]
 pub(crate) fn weigh_scores(
     weights: &mut Tensor<f32>,
-    start: usize,
+    cube: &PlaneCube,
     sums: &PlaneSums,
-    heads_left: usize,
     columns: usize,
     #[comptime] planes: usize,
 ) {
@@ -289,12 +348,12 @@ pub(crate) fn weigh_scores(
     // All units see the scores that others have written.
     sync_storage();
     sync_cube();
-    for head in 0..heads_left.min(HEADS) {
+    for head in 0..cube.heads_left.min(HEADS) {
         let (most, total) = together(&extremes, head, HEADS, planes);
         // A head that sees nothing has the sum zero.
         let factor = select(total == 0.0, 0.0, 1.0 / total);
-        let row =
-            StridedSlice { start: start + head * weights.stride(1), stride: weights.stride(2) };
+        let start = cube.weight_start + head * weights.stride(1);
+        let row = StridedSlice { start, stride: weights.stride(2) };
         weigh_row(weights, &row, columns, most, factor, comptime!(planes * 32));
     }
 }

@@ -19,17 +19,18 @@ use burn_cubecl::{
     tensor::CubeTensor,
 };
 use cubecl::{
-    prelude::{Client, CubeCount, CubeDim},
+    prelude::{Client, CubeCount, CubeDim, CubePrimitive},
     zspace::{metadata::Metadata, strides},
 };
 
 pub(crate) use self::{
-    geometry::cube_split,
+    geometry::{SplitCounts, SplitCountsLaunch, cube_split},
     portable::{fill_weights, write_head},
     softmax::{Running, UNITS},
 };
 use self::{
-    operands::{Clusters, Rotary, TailTensors},
+    mma::PlaneOutputsLaunch,
+    operands::{Clusters, Rotary, RotaryArgsLaunch, TailTensors, key_values},
     portable::RowBlueprint,
     softmax::MOST_HEADS,
 };
@@ -82,6 +83,11 @@ impl Heads {
     /// Query heads per kv head.
     pub(crate) fn group(&self) -> usize {
         self.query_heads / self.kv_heads
+    }
+
+    /// These as an argument of a kernel that has so many splits of each kv head.
+    pub(crate) fn counts(&self, splits: usize) -> SplitCountsLaunch {
+        SplitCountsLaunch::new(self.query_heads, self.kv_heads, splits)
     }
 
     /// Query heads per cube, at most `most`, and cubes per kv head.
@@ -148,29 +154,47 @@ pub(crate) fn parts(like: &CubeTensor, heads: Heads, splits: usize) -> CubeTenso
     empty(like, [batch * query_heads, splits, merge::part_width(head_dim)], DType::F32)
 }
 
-/// New tensor on the device of another, without gaps between its rows.
-pub(crate) fn empty<const D: usize>(
-    like: &CubeTensor,
-    shape: [usize; D],
-    dtype: DType,
-) -> CubeTensor {
-    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
+/// Outputs of a kernel of [`mma`]. Without parts the weights stand in, at this place among its
+/// tensors.
+pub(crate) fn plane_outputs<E: CubePrimitive>(
+    output: &CubeTensor,
+    weights: &CubeTensor,
+    weights_place: usize,
+    parts: Option<&CubeTensor>,
+) -> PlaneOutputsLaunch<E> {
+    let parts = match parts {
+        Some(parts) => parts.clone().into_tensor_arg(),
+        None => weights.as_tensor_alias(weights_place),
+    };
+    PlaneOutputsLaunch::new(
+        weights.clone().into_tensor_arg(),
+        parts,
+        output.clone().into_tensor_arg(),
+    )
 }
 
-/// New tensor for weights, f32, without gaps between its rows: who adds them up looks at them in
-/// another shape.
-pub(crate) fn empty_weights(like: &CubeTensor, shape: impl Into<Shape>) -> CubeTensor {
-    empty_device_contiguous_dtype(
-        like.client.clone(),
-        like.device.clone(),
-        shape.into(),
-        DType::F32,
-    )
+/// New tensor on the device of another, without gaps between its rows: who adds weights up looks at
+/// them in another shape.
+pub(crate) fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
 }
 
 /// Shape of weights, `[batch, query_heads, columns]`, or of one number where they are not wanted.
 pub(crate) fn weight_shape(heads: Heads, columns: usize, wanted: bool) -> [usize; 3] {
     if wanted { [heads.batch, heads.query_heads, columns] } else { [1, 1, 1] }
+}
+
+/// New tensors for the output of queries and for their weights.
+pub(crate) fn outputs(
+    queries: &CubeTensor,
+    heads: Heads,
+    columns: usize,
+    wanted: bool,
+) -> (CubeTensor, CubeTensor) {
+    let Heads { batch, query_heads, head_dim, .. } = heads;
+    let output = empty(queries, [batch, query_heads, 1, head_dim], queries.dtype);
+    let weights = empty(queries, weight_shape(heads, columns, wanted), DType::F32);
+    (output, weights)
 }
 
 /// Merges splits. `weights` are scores before and weights after.
@@ -274,8 +298,6 @@ impl RowBlueprint {
 pub(crate) struct RowLaunch {
     /// `[batch, query_heads, 1, head_dim]`
     pub(crate) queries: CubeTensor,
-    /// `None`: the tail alone.
-    pub(crate) clusters: Option<Clusters<CubeBackend>>,
     /// Number of padding columns before the tail, per batch row and kv head; without clusters, of
     /// padding rows at the beginning of the tail. `[batch · kv_heads]`
     pub(crate) starts: CubeTensor,
@@ -288,42 +310,44 @@ pub(crate) struct RowLaunch {
 }
 
 impl RowLaunch {
-    /// Launches the kernel over the rows of all heads, of which the longest has `longest`. `parts`
-    /// makes a buffer for so many splits behind those of another kernel, and says how many those
-    /// are.
+    /// Launches the kernel over the rows of all heads, of which the longest has `longest`: those of
+    /// clusters, if there are any, and the tail. `parts` makes a buffer for so many splits behind
+    /// those of another kernel, and says how many those are.
     pub(crate) fn launch(
         self,
+        clusters: Option<Clusters<CubeBackend>>,
         heads: Heads,
         longest: usize,
         weights: &CubeTensor,
         parts: impl FnOnce(usize) -> (CubeTensor, usize),
     ) -> CubeTensor {
-        let Self { queries, clusters, starts, rotary, tail, columns, scale, wanted } = self;
+        let Self { queries, starts, rotary, tail, columns, scale, wanted } = self;
         let TailTensors { keys, values: tail_values, entries: tail } = tail;
         let client = queries.client.clone();
         let dtype = keys.dtype;
         let [queries, tail_keys, tail_values] = [queries, keys, tail_values].map(with_dense_rows);
         let nothing = |dtype| empty(&queries, [1, 1, 16], dtype);
         let by_cluster = clusters.is_some();
-        let Clusters { directions, values, tokens_by_cluster, cluster_of_token, norms, offsets } =
-            clusters.unwrap_or_else(|| Clusters {
-                directions: nothing(dtype),
-                values: nothing(dtype),
-                tokens_by_cluster: nothing(starts.dtype),
-                cluster_of_token: nothing(starts.dtype),
-                norms: nothing(DType::F32),
-                offsets: nothing(starts.dtype),
-            });
+        let mut clusters = clusters.unwrap_or_else(|| Clusters {
+            directions: nothing(dtype),
+            values: nothing(dtype),
+            tokens_by_cluster: nothing(starts.dtype),
+            cluster_of_token: nothing(starts.dtype),
+            norms: nothing(DType::F32),
+            offsets: nothing(starts.dtype),
+        });
         let (encoded, cosines, sines, positions) = match rotary {
             Rotary::Tables { cosines, sines, positions } => (true, cosines, sines, positions),
             Rotary::Nothing => {
                 (false, nothing(DType::F32), nothing(DType::F32), nothing(starts.dtype))
             }
         };
-        let [directions, values, cosines, sines] =
-            [directions, values, cosines, sines].map(with_dense_rows);
+        clusters.directions = with_dense_rows(clusters.directions);
+        clusters.values = with_dense_rows(clusters.values);
+        let [cosines, sines] = [cosines, sines].map(with_dense_rows);
         let half = if encoded { heads.head_dim / 2 } else { heads.head_dim };
-        let rows = [&queries, &directions, &values, &cosines, &sines, &tail_keys, &tail_values];
+        let Clusters { directions, values, .. } = &clusters;
+        let rows = [&queries, directions, values, &cosines, &sines, &tail_keys, &tail_values];
         let width = vector_width(&rows, dtype.size(), half);
         let blueprint = RowBlueprint::new(heads, encoded, width, by_cluster, wanted);
 
@@ -337,26 +361,20 @@ impl RowLaunch {
             CubeDim::new_1d(UNITS as u32),
             width,
             queries.into_tensor_arg(),
-            directions.into_tensor_arg(),
-            values.into_tensor_arg(),
-            tokens_by_cluster.into_tensor_arg(),
-            cluster_of_token.into_tensor_arg(),
-            norms.into_tensor_arg(),
+            clusters.into_arg(),
             starts.into_tensor_arg(),
-            offsets.into_tensor_arg(),
-            positions.into_tensor_arg(),
-            cosines.into_tensor_arg(),
-            sines.into_tensor_arg(),
-            tail_keys.into_tensor_arg(),
-            tail_values.into_tensor_arg(),
+            RotaryArgsLaunch::new(
+                cosines.into_tensor_arg(),
+                sines.into_tensor_arg(),
+                positions.into_tensor_arg(),
+            ),
+            key_values(tail_keys, tail_values),
             parts.clone().into_tensor_arg(),
             weights.clone().into_tensor_arg(),
-            heads.query_heads,
-            heads.kv_heads,
+            heads.counts(plan.splits),
             columns,
             tail,
             plan.share,
-            plan.splits,
             first_split,
             scale,
             blueprint,

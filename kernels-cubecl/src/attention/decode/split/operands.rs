@@ -1,9 +1,11 @@
-//! Tensors of decode attention that belong together.
+//! Tensors of decode attention that belong together, and in kernels.
 
 use burn::backend::{
     Backend, ExtensionType,
     tensor::{FloatTensor, IntTensor},
 };
+use burn_cubecl::{CubeBackend, tensor::CubeTensor};
+use cubecl::prelude::*;
 
 /// Clusters of tokens that share a direction of keys and a value.
 #[derive(ExtensionType)]
@@ -50,4 +52,51 @@ pub(crate) struct TailTensors<B: Backend> {
     pub(crate) values: FloatTensor<B>,
     /// Number of rows that are entries: the first.
     pub(crate) entries: usize,
+}
+
+/// Keys and values of rows in a kernel.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct KeyValues<K: CubePrimitive> {
+    pub(crate) keys: OwnedTensor<K>,
+    pub(crate) values: OwnedTensor<K>,
+}
+
+/// [`Clusters`] in a kernel.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct ClusterArgs<K: CubePrimitive, I: CubePrimitive> {
+    /// Directions and values.
+    pub(crate) rows: KeyValues<K>,
+    pub(crate) tokens_by_cluster: OwnedTensor<I>,
+    pub(crate) cluster_of_token: OwnedTensor<I>,
+    pub(crate) norms: OwnedTensor<f32>,
+    pub(crate) offsets: OwnedTensor<I>,
+}
+
+/// [`Rotary`] in a kernel.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct RotaryArgs<T: CubePrimitive, I: CubePrimitive> {
+    pub(crate) cosines: OwnedTensor<T>,
+    pub(crate) sines: OwnedTensor<T>,
+    pub(crate) positions: OwnedTensor<I>,
+}
+
+/// Keys and values of rows as an argument of a kernel.
+pub(crate) fn key_values<K: CubePrimitive>(
+    keys: CubeTensor,
+    values: CubeTensor,
+) -> KeyValuesLaunch<K> {
+    KeyValuesLaunch::new(keys.into_tensor_arg(), values.into_tensor_arg())
+}
+
+impl Clusters<CubeBackend> {
+    /// These as an argument of a kernel.
+    pub(crate) fn into_arg<K: CubePrimitive, I: CubePrimitive>(self) -> ClusterArgsLaunch<K, I> {
+        ClusterArgsLaunch::new(
+            key_values(self.directions, self.values),
+            self.tokens_by_cluster.into_tensor_arg(),
+            self.cluster_of_token.into_tensor_arg(),
+            self.norms.into_tensor_arg(),
+            self.offsets.into_tensor_arg(),
+        )
+    }
 }

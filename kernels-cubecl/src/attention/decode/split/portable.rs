@@ -1,7 +1,8 @@
 use cubecl::prelude::*;
 
 use super::{
-    geometry::cube_split,
+    geometry::{CubeSplit, SplitCounts, cube_split},
+    operands::{ClusterArgs, KeyValues, RotaryArgs},
     softmax::{Running, UNITS},
 };
 use crate::common::masked::MASKED;
@@ -137,26 +138,26 @@ fn new_sums<N: Size>(#[comptime] blueprint: RowBlueprint) -> Sums<N> {
     Sums::<N> { running: Running::new(blueprint.heads), values, weights }
 }
 
-/// Loads a unit's part of the queries of a cube, `[heads, halves, vectors]`, from vector `start` of
-/// the first head on.
+/// Loads a unit's part of the queries of a cube, `[heads, halves, vectors]`.
 #[cube]
 fn own_queries<Q: Float, N: Size>(
     queries: &Tensor<Vector<Q, N>>,
-    start: usize,
-    head_stride: usize,
-    heads_left: usize,
+    cube: &CubeSplit,
     scale: f32,
     #[comptime] blueprint: RowBlueprint,
 ) -> Array<Vector<f32, N>> {
     let lane = UNIT_POS as usize % blueprint.lanes;
     let halves = comptime!(blueprint.halves());
     let half = comptime!(blueprint.half());
+    let start = cube.batch * queries.stride(0) + cube.query_head * queries.stride(1);
+    let start = start / blueprint.width;
+    let head_stride = queries.stride(1) / blueprint.width;
     let mut own =
         Array::<Vector<f32, N>>::new(comptime!(blueprint.heads * halves * blueprint.vectors));
     #[unroll]
     for head in 0..blueprint.heads {
         // The last cube of a kv head may have fewer: it works on one twice.
-        let row = start + head.min(heads_left - 1) * head_stride;
+        let row = start + head.min(cube.heads_left - 1) * head_stride;
         #[unroll]
         for part in 0..halves {
             #[unroll]
@@ -198,10 +199,9 @@ fn add_product<N: Size>(
 /// weighing them by cosines and sines for each member, costs as much where a group has as many
 /// query heads as an entry has members, and keeps twice as many sums alive.
 #[cube]
-fn score_row<K: Float, T: Float, N: Size>(
+fn score_row<K: Float, T: Float, I: Int, N: Size>(
     keys: &Tensor<Vector<K, N>>,
-    cosines: &Tensor<Vector<T, N>>,
-    sines: &Tensor<Vector<T, N>>,
+    rotary: &RotaryArgs<Vector<T, N>, I>,
     queries: &Array<Vector<f32, N>>,
     tile: &mut RowTile,
     row: usize,
@@ -231,6 +231,8 @@ fn score_row<K: Float, T: Float, N: Size>(
             if blueprint.encoded {
                 let high = Vector::<f32, N>::cast_from(keys[key + half + at]);
                 let position = tile.position[seen] as usize;
+                let cosines = &rotary.cosines;
+                let sines = &rotary.sines;
                 let cosine = cosines[position * (cosines.stride(0) / blueprint.width) + at];
                 let sine = sines[position * (sines.stride(0) / blueprint.width) + at];
                 let cosine = Vector::<f32, N>::cast_from(cosine);
@@ -263,20 +265,17 @@ fn score_row<K: Float, T: Float, N: Size>(
 
 /// Adds a tile of rows, whose descriptions all units have written, to the sums.
 #[cube]
-fn take_tile<K: Float, T: Float, N: Size>(
-    keys: &Tensor<Vector<K, N>>,
-    values: &Tensor<Vector<K, N>>,
-    cosines: &Tensor<Vector<T, N>>,
-    sines: &Tensor<Vector<T, N>>,
+fn take_tile<K: Float, T: Float, I: Int, N: Size>(
+    rows: &KeyValues<Vector<K, N>>,
+    rotary: &RotaryArgs<Vector<T, N>, I>,
     weights: &mut Tensor<f32>,
     queries: &Array<Vector<f32, N>>,
     tile: &mut RowTile,
     sums: &mut Sums<N>,
+    cube: &CubeSplit,
     count: usize,
     value_start: usize,
     value_stride: usize,
-    weight_start: usize,
-    heads_left: usize,
     #[comptime] blueprint: RowBlueprint,
 ) {
     let unit = UNIT_POS as usize;
@@ -289,7 +288,7 @@ fn take_tile<K: Float, T: Float, N: Size>(
         #[unroll]
         for index in 0..together {
             let row = first + index * rows_at_once;
-            score_row::<K, T, N>(keys, cosines, sines, queries, tile, row, count, blueprint);
+            score_row::<K, T, I, N>(&rows.keys, rotary, queries, tile, row, count, blueprint);
         }
         first += comptime!(together * rows_at_once);
     }
@@ -306,9 +305,9 @@ fn take_tile<K: Float, T: Float, N: Size>(
             }
             score *= tile.norm[row];
             tile.scores[index] = score;
-            if blueprint.wanted && head < heads_left {
+            if blueprint.wanted && head < cube.heads_left {
                 let column = tile.column[row] as usize * weights.stride(2);
-                let place = weight_start + head * weights.stride(1) + column;
+                let place = cube.weight_start + head * weights.stride(1) + column;
                 weights[place] = score;
             }
         }
@@ -381,7 +380,7 @@ fn take_tile<K: Float, T: Float, N: Size>(
                 // A lane behind the last vector reads that one, and writes nothing in the end.
                 let at = (lane + vector * blueprint.value_lanes).min(row_vectors - 1);
                 held[comptime!(round * blueprint.value_vectors + vector)] =
-                    values[value_start + slot * value_stride + at];
+                    rows.values[value_start + slot * value_stride + at];
             }
         }
         #[unroll]
@@ -412,9 +411,9 @@ fn write_sums<N: Size>(
     parts: &mut Tensor<f32>,
     tile: &mut RowTile,
     sums: &Sums<N>,
+    cube: &CubeSplit,
     split: usize,
-    first_head: usize,
-    heads_left: usize,
+    query_heads: usize,
     #[comptime] blueprint: RowBlueprint,
 ) {
     let unit = UNIT_POS as usize;
@@ -446,17 +445,10 @@ fn write_sums<N: Size>(
             }
         }
         sync_cube();
-        if head < heads_left {
+        if head < cube.heads_left {
             let highest = sums.running.highest[head];
-            write_head(
-                parts,
-                &tile.scratch,
-                highest,
-                split,
-                first_head + head,
-                blueprint.head_dim,
-                value_rows,
-            );
+            let line = cube.batch * query_heads + cube.query_head + head;
+            write_head(parts, &tile.scratch, highest, split, line, blueprint.head_dim, value_rows);
         }
     }
 }
@@ -515,48 +507,28 @@ pub(crate) fn fill_weights(
 /// One split of one kv head, for up to `blueprint.heads` of its query heads: tokens in
 /// the order of their clusters, and behind them the rows of a tail.
 #[cube(launch)]
-#[allow(clippy::too_many_arguments)]
 pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     queries: &Tensor<Vector<Q, N>>,
-    directions: &Tensor<Vector<K, N>>,
-    values: &Tensor<Vector<K, N>>,
-    tokens_by_cluster: &Tensor<I>,
-    cluster_of_token: &Tensor<I>,
-    norms: &Tensor<f32>,
+    clusters: &ClusterArgs<Vector<K, N>, I>,
     starts: &Tensor<I>,
-    offsets: &Tensor<I>,
-    positions: &Tensor<I>,
-    cosines: &Tensor<Vector<T, N>>,
-    sines: &Tensor<Vector<T, N>>,
-    tail_keys: &Tensor<Vector<K, N>>,
-    tail_values: &Tensor<Vector<K, N>>,
+    rotary: &RotaryArgs<Vector<T, N>, I>,
+    tail_rows: &KeyValues<Vector<K, N>>,
     parts: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
-    query_heads: usize,
-    kv_heads: usize,
+    counts: &SplitCounts,
     columns: usize,
     tail: usize,
     chunk: usize,
-    splits: usize,
     first_split: usize,
     scale: f32,
     #[comptime] blueprint: RowBlueprint,
     #[define(Q, K, T, I)] _types: [ElemType; 4],
 ) {
     let unit = UNIT_POS as usize;
-    let cube =
-        cube_split(&*weights, query_heads, kv_heads, splits, blueprint.heads, blueprint.blocks);
+    let cube = cube_split(&*weights, counts, blueprint.heads, blueprint.blocks);
     let width = blueprint.width;
 
-    let query_start = cube.batch * queries.stride(0) + cube.query_head * queries.stride(1);
-    let own = own_queries::<Q, N>(
-        queries,
-        query_start / width,
-        queries.stride(1) / width,
-        cube.heads_left,
-        scale,
-        blueprint,
-    );
+    let own = own_queries::<Q, N>(queries, &cube, scale, blueprint);
     let mut tile = new_tile(blueprint);
     let mut sums = new_sums::<N>(blueprint);
 
@@ -567,7 +539,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     let mut tail_first = 0;
     if blueprint.by_cluster {
         padding = usize::cast_from(starts[cube.kv * starts.stride(0)]);
-        first_row = usize::cast_from(offsets[cube.kv * offsets.stride(0)]);
+        first_row = usize::cast_from(clusters.offsets[cube.kv * clusters.offsets.stride(0)]);
         body = columns - tail - padding;
     } else {
         tail_first = usize::cast_from(starts[cube.kv * starts.stride(0)]);
@@ -578,15 +550,18 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
 
     let mut position_start = 0;
     if blueprint.encoded {
-        position_start = cube.batch * positions.stride(0);
-        if positions.shape(1) > 1 {
-            position_start += cube.kv_head * positions.stride(1);
+        position_start = cube.batch * rotary.positions.stride(0);
+        if rotary.positions.shape(1) > 1 {
+            position_start += cube.kv_head * rotary.positions.stride(1);
         }
     }
     if blueprint.by_cluster {
         if blueprint.wanted && cube.split == 0 {
             fill_weights(weights, cube.weight_start, cube.heads_left, padding, blueprint.heads);
         }
+        let tokens_by_cluster = &clusters.tokens_by_cluster;
+        let cluster_of_token = &clusters.cluster_of_token;
+        let norms = &clusters.norms;
         let of_tokens = cube.batch * tokens_by_cluster.stride(0)
             + cube.kv_head * tokens_by_cluster.stride(1)
             + padding * tokens_by_cluster.stride(2);
@@ -610,30 +585,28 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
                     + usize::cast_from(
                         cluster_of_token[of_clusters + column * cluster_of_token.stride(2)],
                     );
-                tile.key_at[unit] = (cluster * directions.stride(0) / width) as u32;
+                tile.key_at[unit] = (cluster * clusters.rows.keys.stride(0) / width) as u32;
                 tile.norm[unit] = norms[of_norms + column * norms.stride(2)];
                 tile.slot[unit] = (cluster - first_cluster) as u32;
                 tile.column[unit] = column as u32;
                 if blueprint.encoded {
-                    let position = positions[position_start + column * positions.stride(2)];
+                    let place = position_start + column * rotary.positions.stride(2);
+                    let position = rotary.positions[place];
                     tile.position[unit] = u32::cast_from(position);
                 }
             }
             sync_cube();
-            take_tile::<K, T, N>(
-                directions,
-                values,
-                cosines,
-                sines,
+            take_tile::<K, T, I, N>(
+                &clusters.rows,
+                rotary,
                 weights,
                 &own,
                 &mut tile,
                 &mut sums,
+                &cube,
                 count,
-                first_cluster * values.stride(0) / width,
-                values.stride(0) / width,
-                cube.weight_start,
-                cube.heads_left,
+                first_cluster * clusters.rows.values.stride(0) / width,
+                clusters.rows.values.stride(0) / width,
                 blueprint,
             );
             sync_cube();
@@ -641,39 +614,39 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
         }
     }
 
-    let key_start = cube.batch * tail_keys.stride(0) + cube.kv_head * tail_keys.stride(1);
-    let value_start = cube.batch * tail_values.stride(0) + cube.kv_head * tail_values.stride(1);
+    let keys = &tail_rows.keys;
+    let values = &tail_rows.values;
+    let key_start = cube.batch * keys.stride(0) + cube.kv_head * keys.stride(1);
+    let value_start = cube.batch * values.stride(0) + cube.kv_head * values.stride(1);
     let mut base = from.max(body);
     while base < to {
         let count = (to - base).min(blueprint.tile);
         let row = tail_first + base - body;
         if unit < count {
-            let key = key_start + (row + unit) * tail_keys.stride(2);
+            let key = key_start + (row + unit) * keys.stride(2);
             let column = columns - tail + row + unit;
             tile.key_at[unit] = (key / width) as u32;
             tile.norm[unit] = f32::new(1.0);
             tile.slot[unit] = unit as u32;
             tile.column[unit] = column as u32;
             if blueprint.encoded {
-                let position = positions[position_start + column * positions.stride(2)];
+                let place = position_start + column * rotary.positions.stride(2);
+                let position = rotary.positions[place];
                 tile.position[unit] = u32::cast_from(position);
             }
         }
         sync_cube();
-        take_tile::<K, T, N>(
-            tail_keys,
-            tail_values,
-            cosines,
-            sines,
+        take_tile::<K, T, I, N>(
+            tail_rows,
+            rotary,
             weights,
             &own,
             &mut tile,
             &mut sums,
+            &cube,
             count,
-            (value_start + row * tail_values.stride(2)) / width,
-            tail_values.stride(2) / width,
-            cube.weight_start,
-            cube.heads_left,
+            (value_start + row * values.stride(2)) / width,
+            values.stride(2) / width,
             blueprint,
         );
         sync_cube();
@@ -683,9 +656,9 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
         parts,
         &mut tile,
         &sums,
+        &cube,
         first_split + cube.split,
-        cube.batch * query_heads + cube.query_head,
-        cube.heads_left,
+        counts.query_heads,
         blueprint,
     );
 }

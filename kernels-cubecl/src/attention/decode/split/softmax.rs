@@ -68,6 +68,29 @@ impl Running {
         }
     }
 
+    /// Turns the first `count` scores of each head, `[heads, tile]`, into weights, `[tile, heads]`.
+    pub(crate) fn weigh(
+        &mut self,
+        scores: &Shared<[f32]>,
+        weights: &mut Shared<[f32]>,
+        count: usize,
+        #[comptime] heads: usize,
+        #[comptime] tile: usize,
+    ) {
+        self.take(scores, count, heads, tile);
+        let mut index = UNIT_POS as usize;
+        while index < comptime!(heads * tile) {
+            let row = index % tile;
+            let head = index / tile;
+            if row < count {
+                let highest = self.highest_of(head, heads);
+                weights[row * heads + head] = (scores[index] - highest).exp();
+            }
+            index += UNITS;
+        }
+        sync_cube();
+    }
+
     /// Highest score of a head that is only known at run time: the one at `head` of `heads`.
     pub(crate) fn highest_of(&self, head: usize, #[comptime] heads: usize) -> f32 {
         let mut highest = self.highest[0];

@@ -3,7 +3,10 @@ use std::f32::consts::{LN_2, LOG2_E};
 use briquette_ops::SparseTiles;
 use cubecl::prelude::*;
 
-use super::super::pattern::{Pattern, first_key_of, is_whole};
+use super::super::{
+    pattern::{Pattern, first_key_of, is_whole},
+    portable::PrefillBlueprint,
+};
 use crate::common::{
     masked::MASKED,
     nvidia::{exp2::exp2, log2::log2, reciprocal::reciprocal},
@@ -20,47 +23,27 @@ use crate::common::{
 /// Blocks of keys, and of values, in shared memory: one that is multiplied, one on its way.
 const STAGES: usize = 2;
 
-/// Compile-time parameters of [`attention_groups`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct AttentionGroupsBlueprint {
-    /// A multiple of 64 up to 128.
-    pub(super) head_dim: usize,
-    /// Groups, each with 64 queries.
-    pub(super) groups: usize,
-    /// Keys of a block.
-    pub(super) keys: usize,
-    /// Whether positions say which entries a query sees.
-    pub(super) by_position: bool,
-    /// Whether a pattern says which tiles are computed, and what is seen within.
-    pub(super) sparse: bool,
+/// Groups of a cube, each with 64 queries.
+const GROUPS: usize = 2;
+/// Queries of a cube.
+pub(super) const QUERIES: usize = GROUPS * ROWS;
+/// Units of a cube. None is set apart to ask for what comes next: registers are given to four
+/// planes at a time, and those of two groups need all there are.
+pub(super) const UNITS: usize = GROUPS * GROUP;
+/// Keys of a block.
+const KEYS: usize = 128;
+// As lists of tiles are made.
+const _: () = assert!(QUERIES == SparseTiles::QUERIES);
+const _: () = assert!(KEYS.is_multiple_of(SparseTiles::KEYS));
+
+/// Keys that lie one after another in memory.
+pub(super) const fn keys_of_tile(blueprint: PrefillBlueprint) -> usize {
+    if blueprint.sparse { SparseTiles::KEYS } else { KEYS }
 }
 
-impl AttentionGroupsBlueprint {
-    /// Queries of a cube.
-    pub(super) const fn queries(self) -> usize {
-        self.groups * ROWS
-    }
-
-    /// Units of a cube. None is set apart to ask for what comes next: registers are given to four
-    /// planes at a time, and those of two groups need all there are.
-    pub(super) const fn units(self) -> usize {
-        self.groups * GROUP
-    }
-
-    /// Keys that lie one after another in memory.
-    pub(super) const fn tile(self) -> usize {
-        if self.sparse { SparseTiles::KEYS } else { self.keys }
-    }
-
-    /// Tiles of a block.
-    const fn tiles(self) -> usize {
-        self.keys / self.tile()
-    }
-
-    /// Numbers of a block of keys, or of values.
-    const fn size(self) -> usize {
-        self.keys * self.head_dim
-    }
+/// Tiles of a block.
+const fn tiles_of_block(blueprint: PrefillBlueprint) -> usize {
+    KEYS / keys_of_tile(blueprint)
 }
 
 /// The tiles of a block: of a list, as [`SparseTiles::lists`] has them, or −1 behind its end; or
@@ -71,9 +54,9 @@ fn tiles_of(
     list: usize,
     count: usize,
     block: usize,
-    #[comptime] blueprint: AttentionGroupsBlueprint,
+    #[comptime] blueprint: PrefillBlueprint,
 ) -> Array<i32> {
-    let many = comptime!(blueprint.tiles());
+    let many = comptime!(tiles_of_block(blueprint));
     let mut tiles = Array::<i32>::new(many);
     #[unroll]
     for tile in 0..many {
@@ -92,12 +75,8 @@ fn tiles_of(
 
 /// The first key of a tile; 0 of one behind the end of a list.
 #[cube]
-fn first_key(tile: i32, #[comptime] blueprint: AttentionGroupsBlueprint) -> usize {
-    if comptime!(blueprint.sparse) {
-        first_key_of(tile.max(0))
-    } else {
-        tile as usize * blueprint.keys
-    }
+fn first_key(tile: i32, #[comptime] blueprint: PrefillBlueprint) -> usize {
+    if comptime!(blueprint.sparse) { first_key_of(tile.max(0)) } else { tile as usize * KEYS }
 }
 
 /// Asks for a block of keys or of values.
@@ -111,16 +90,15 @@ fn ask_block<E: Float>(
     head: usize,
     tiles: &Array<i32>,
     stage: usize,
-    #[comptime] blueprint: AttentionGroupsBlueprint,
+    #[comptime] blueprint: PrefillBlueprint,
 ) {
-    let AttentionGroupsBlueprint { head_dim, keys, .. } = blueprint;
-    let long = comptime!(blueprint.tile());
-    expect(full, keys, head_dim);
+    let (head_dim, long) = comptime!((blueprint.head_dim, keys_of_tile(blueprint)));
+    expect(full, KEYS, head_dim);
     #[unroll]
-    for tile in 0..comptime!(blueprint.tiles()) {
+    for tile in 0..comptime!(tiles_of_block(blueprint)) {
         let row = first_key(tiles[tile], blueprint);
         let at = comptime!(tile * long);
-        ask_part::<E>(full, from, stages, batch, head, row, stage, at, long, keys, head_dim);
+        ask_part::<E>(full, from, stages, batch, head, row, stage, at, long, KEYS, head_dim);
     }
 }
 
@@ -130,18 +108,17 @@ fn ask_values<E: Float>(
     sums: &mut Array<f32>,
     weights: &Sequence<Array<E>>,
     values: u64,
-    #[comptime] blueprint: AttentionGroupsBlueprint,
+    #[comptime] head_dim: usize,
 ) {
-    let AttentionGroupsBlueprint { head_dim, keys: block, .. } = blueprint;
-    let layout = comptime!(along_columns(block, head_dim));
+    let layout = comptime!(along_columns(KEYS, head_dim));
     pin::<f32>(&*sums);
     #[unroll]
-    for depth in 0..comptime!(block / DEPTH) {
+    for depth in 0..comptime!(KEYS / DEPTH) {
         pin::<E>(&weights[depth]);
     }
     fence();
     #[unroll]
-    for depth in 0..comptime!(block / DEPTH) {
+    for depth in 0..comptime!(KEYS / DEPTH) {
         let tile = values + comptime!(part(layout, depth));
         multiply_rows::<E>(sums, &weights[depth], tile, head_dim);
     }
@@ -209,11 +186,11 @@ fn hide_by_position<I: Int>(
     start: usize,
     pattern: &ComptimeOption<Pattern>,
     words: usize,
-    #[comptime] blueprint: AttentionGroupsBlueprint,
+    #[comptime] blueprint: PrefillBlueprint,
 ) {
-    let long = comptime!(blueprint.tile());
+    let long = comptime!(keys_of_tile(blueprint));
     #[unroll]
-    for nth in 0..comptime!(blueprint.tiles()) {
+    for nth in 0..comptime!(tiles_of_block(blueprint)) {
         let tile = tiles[nth];
         let first = first_key(tile, blueprint);
         // Scores of a unit in a tile: of two entries of eight, both rows.
@@ -267,12 +244,12 @@ fn hide<I: Int>(
     words: usize,
     base: usize,
     seen_by_all: usize,
-    #[comptime] blueprint: AttentionGroupsBlueprint,
+    #[comptime] blueprint: PrefillBlueprint,
 ) {
     if comptime!(blueprint.by_position) {
         hide_by_position::<I>(scores, rows, tiles, positions, start, pattern, words, blueprint);
-    } else if base + blueprint.keys > seen_by_all {
-        hide_later(scores, rows, base, blueprint.keys);
+    } else if base + KEYS > seen_by_all {
+        hide_later(scores, rows, base, KEYS);
     }
 }
 
@@ -351,16 +328,16 @@ pub(super) fn attention_groups<E: Float, I: Int>(
     entries: usize,
     of_kv_head: usize,
     scale: f32,
-    #[comptime] blueprint: AttentionGroupsBlueprint,
+    #[comptime] blueprint: PrefillBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let AttentionGroupsBlueprint { head_dim, groups, keys: block, by_position, sparse } = blueprint;
-    let own_rows = comptime!(blueprint.queries());
+    let PrefillBlueprint { head_dim, by_position, sparse } = blueprint;
+    let (own_rows, block) = comptime!((QUERIES, KEYS));
     let query_layout = comptime!(along_rows(own_rows, head_dim));
     let key_layout = comptime!(along_rows(block, head_dim));
     let value_layout = comptime!(along_columns(block, head_dim));
     // Of a stage, as descriptors count.
-    let stage_step = comptime!((blueprint.size() / 8) as u64);
+    let stage_step = comptime!((block * head_dim / 8) as u64);
     let wide = comptime!(head_dim / 8);
 
     let unit = UNIT_POS as usize;
@@ -385,15 +362,15 @@ pub(super) fn attention_groups<E: Float, I: Int>(
         list = pattern.list(batch, head, first);
         words = pattern.words(batch, head);
         count = pattern.count(list);
-        blocks = count.div_ceil(comptime!(blueprint.tiles())).max(1);
+        blocks = count.div_ceil(comptime!(tiles_of_block(blueprint))).max(1);
     }
 
     let mut query_stage =
         Shared::<[E]>::new_aligned_slice(comptime!(own_rows * head_dim), ALIGNMENT);
     let mut key_stages =
-        Shared::<[E]>::new_aligned_slice(comptime!(STAGES * blueprint.size()), ALIGNMENT);
+        Shared::<[E]>::new_aligned_slice(comptime!(STAGES * block * head_dim), ALIGNMENT);
     let mut value_stages =
-        Shared::<[E]>::new_aligned_slice(comptime!(STAGES * blueprint.size()), ALIGNMENT);
+        Shared::<[E]>::new_aligned_slice(comptime!(STAGES * block * head_dim), ALIGNMENT);
     // Of each stage of keys, then of values, and last of queries: whether it has come; and whether
     // it has been read.
     let full = Shared::<[u64]>::new_slice(comptime!(2 * STAGES + 1));
@@ -402,7 +379,7 @@ pub(super) fn attention_groups<E: Float, I: Int>(
         #[unroll]
         for stage in 0..comptime!(2 * STAGES) {
             barrier_of(&full[stage]).init_manual(1);
-            barrier_of(&empty[stage]).init_manual(comptime!(groups as u32));
+            barrier_of(&empty[stage]).init_manual(comptime!(GROUPS as u32));
         }
         barrier_of(&full[comptime!(2 * STAGES)]).init_manual(1);
     }
@@ -506,7 +483,7 @@ pub(super) fn attention_groups<E: Float, I: Int>(
         ask_scores::<E>(&mut scores, of_queries, tile, own_rows, block, head_dim);
         rescale(&mut sums, &rows, head_dim);
         barrier_of(&full[STAGES + before]).wait_parity(before_phase);
-        ask_values::<E>(&mut sums, &weights, of_values + before as u64 * stage_step, blueprint);
+        ask_values::<E>(&mut sums, &weights, of_values + before as u64 * stage_step, head_dim);
         if asks && number + 1 < blocks {
             // Where the keys were whose scores are weights now.
             barrier_of(&empty[before]).wait_parity(before_phase);
@@ -554,7 +531,7 @@ pub(super) fn attention_groups<E: Float, I: Int>(
     let last = blocks - 1;
     barrier_of(&full[STAGES + last % STAGES]).wait_parity((last / STAGES % 2) as u32);
     let of_last = of_values + (last % STAGES) as u64 * stage_step;
-    ask_values::<E>(&mut sums, &weights, of_last, blueprint);
+    ask_values::<E>(&mut sums, &weights, of_last, head_dim);
     wait_for_all_but(0usize);
     pin::<f32>(&sums);
 

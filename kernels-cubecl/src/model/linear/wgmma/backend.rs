@@ -1,101 +1,72 @@
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::{
-    backend::{
-        Backend, TensorMetadata, backend_extension, ops::FloatTensorOps, tensor::FloatTensor,
-    },
-    tensor::Shape,
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
+use briquette_ops::Activation;
+use burn::backend::ops::FloatTensorOps;
 
 use super::{
-    super::{
-        launch::{k_major, launch as product},
-        operands::Added,
-    },
+    super::backend::{LinearBackend, k_major},
     choose::choose,
     kernel::LinearGroupsBlueprint,
     launch::launch,
     settings::LINEAR_SETTINGS,
 };
-use crate::model::gated::{Curve, launch as gate};
-#[cfg(feature = "fusion")]
-use crate::model::linear::operands::AddedMetadata;
+use crate::{
+    common::{backend::*, optional::Optional},
+    model::gated::GatedBackend,
+};
 
-/// The product by a setting as an operation of a backend.
+/// Products as operations of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
-pub(super) trait LinearByBackend: Backend {
+pub(super) trait LinearGroupsBackend: Backend {
     /// See [`super::linear_by`].
-    #[fusion(meta = |x, weight, _setting| output(x, weight))]
+    #[fusion(dtype = x, shape = Shape::from([x[0], weight[1]]))]
     fn linear_by(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         setting: usize,
     ) -> FloatTensor<Self>;
-}
 
-/// Shape of the product, for a fusion that has not run the operation yet.
-#[cfg(feature = "fusion")]
-fn output(x: &TensorSpec, weight: &TensorSpec) -> TensorSpec {
-    TensorSpec::new(Shape::from([x.shape[0], weight.shape[1]]), x.dtype)
-}
-
-/// The product with a gate behind it as an operation of a backend.
-#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
-pub(super) trait GatedLinearBackend: Backend {
     /// See [`super::gated_linear`].
-    #[fusion(meta = |x, weight, _added, _curve| half(x, weight))]
+    #[fusion(dtype = x, shape = Shape::from([x[0], weight[1] / 2]))]
     fn gated_linear(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
-        #[extension_type] added: Added<Self>,
-        curve: Curve,
+        #[extension_type] bias: Optional<Self>,
+        activation: Activation,
     ) -> FloatTensor<Self>;
 }
 
-/// Shape of a side, for a fusion that has not run the operation yet.
-#[cfg(feature = "fusion")]
-fn half(x: &TensorSpec, weight: &TensorSpec) -> TensorSpec {
-    TensorSpec::new(Shape::from([x.shape[0], weight.shape[1] / 2]), x.dtype)
-}
+impl LinearGroupsBackend for CubeBackend {
+    fn linear_by(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        setting: usize,
+    ) -> FloatTensor<Self> {
+        let output = empty(&x, [x.shape()[0], weight.shape()[1]], x.dtype);
+        let blueprint = LinearGroupsBlueprint::new(LINEAR_SETTINGS[setting]);
+        let weight = Self::float_transpose(weight);
+        launch(x, weight, None, &output, blueprint);
+        output
+    }
 
-impl GatedLinearBackend for CubeBackend {
     fn gated_linear(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
-        added: Added<Self>,
-        curve: Curve,
+        bias: Optional<Self>,
+        activation: Activation,
     ) -> FloatTensor<Self> {
         let ([rows, inputs], outputs) = ([x.shape()[0], x.shape()[1]], weight.shape()[1]);
         let Some(weight) = k_major(&weight) else {
             // Weights as Burn has them.
-            let both = product(x, weight, added);
+            let both = Self::linear(x, weight, bias);
             let half = |first: usize| {
                 let columns = (first..first + outputs / 2).into();
                 Self::float_slice(both.clone(), &[(0..rows).into(), columns])
             };
-            return gate(half(0), half(outputs / 2), curve);
+            return Self::gated(half(0), half(outputs / 2), activation);
         };
-        let shape = Shape::from([rows, outputs / 2]);
-        let output = empty_device_dtype(x.client.clone(), x.device.clone(), shape, x.dtype);
+        let output = empty(&x, [rows, outputs / 2], x.dtype);
         let blueprint =
-            LinearGroupsBlueprint { gate: Some(curve), ..choose([rows, inputs, outputs]) };
-        launch(x, weight, added.into_bias(), &output, blueprint);
-        output
-    }
-}
-
-impl LinearByBackend for CubeBackend {
-    fn linear_by(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        setting: usize,
-    ) -> FloatTensor<Self> {
-        let shape = Shape::from([x.shape()[0], weight.shape()[1]]);
-        let output = empty_device_dtype(x.client.clone(), x.device.clone(), shape, x.dtype);
-        let blueprint = LinearGroupsBlueprint::new(LINEAR_SETTINGS[setting]);
-        let weight = Self::float_transpose(weight);
-        launch(x, weight, None, &output, blueprint);
+            LinearGroupsBlueprint { gate: Some(activation), ..choose([rows, inputs, outputs]) };
+        launch(x, weight, bias.into_option(), &output, blueprint);
         output
     }
 }

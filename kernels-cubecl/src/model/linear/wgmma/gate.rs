@@ -4,14 +4,12 @@
 
 use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
 
+use briquette_ops::Activation;
 use cubecl::prelude::*;
 
-use crate::{
-    common::{
-        nvidia::{exp2::exp2, reciprocal::reciprocal},
-        tile::mma::Pair,
-    },
-    model::gated::Curve,
+use crate::common::{
+    nvidia::{exp2::exp2, reciprocal::reciprocal},
+    tile::mma::Pair,
 };
 
 /// Two sums of one side of a gated feed-forward network, times the activation of the same of the
@@ -20,26 +18,26 @@ use crate::{
 pub(super) fn gated_pair<E: Float>(
     gate: Pair<f32>,
     up: Pair<f32>,
-    #[comptime] curve: Curve,
+    #[comptime] activation: Activation,
 ) -> Pair<E> {
     let gate = Pair::<f32>::cast_from(Pair::<E>::cast_from(gate));
     let up = Pair::<f32>::cast_from(Pair::<E>::cast_from(up));
     let mut active = Pair::<f32>::empty();
     #[unroll]
     for side in 0..2usize {
-        active.insert(side, activated(gate.extract(side), curve));
+        active.insert(side, activated(gate.extract(side), activation));
     }
     let rounded = Pair::<f32>::cast_from(Pair::<E>::cast_from(active));
     Pair::<E>::cast_from(rounded * up)
 }
 
 #[cube]
-fn activated(x: f32, #[comptime] curve: Curve) -> f32 {
-    match comptime!(curve) {
-        Curve::Silu => x * logistic(x),
+fn activated(x: f32, #[comptime] activation: Activation) -> f32 {
+    match comptime!(activation) {
+        Activation::Silu => x * logistic(x),
         // (1 + tanh(u)) / 2 is the logistic function of 2 u.
-        Curve::GeluTanh => x * logistic(1.595_769_1 * (x + 0.044_715 * x * x * x)),
-        Curve::Gelu => x * normal(x),
+        Activation::GeluTanh => x * logistic(1.595_769_1 * (x + 0.044_715 * x * x * x)),
+        Activation::Gelu => x * normal(x),
     }
 }
 

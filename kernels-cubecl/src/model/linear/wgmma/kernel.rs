@@ -1,3 +1,4 @@
+use briquette_ops::Activation;
 use cubecl::{
     prelude::{barrier::Barrier, *},
     wgmma::{Accumulator, MatrixDescriptor},
@@ -10,7 +11,6 @@ use crate::common::tile::{
         ALIGNMENT, DEPTH, GROUP, PANEL, ROWS, along_rows, fence, group_of_unit, wait_for_all_but,
     },
 };
-use crate::model::gated::Curve;
 
 /// Numbers of the contraction in a stage.
 pub(super) const STEP: usize = PANEL;
@@ -32,7 +32,7 @@ pub(in super::super) struct LinearGroupsBlueprint {
     pub(super) copied: usize,
     /// The function of the gate where outputs are two sides of a gated feed-forward network: a tile
     /// has as many of one as of the other.
-    pub(super) gate: Option<Curve>,
+    pub(super) gate: Option<Activation>,
 }
 
 impl LinearGroupsBlueprint {
@@ -240,7 +240,7 @@ pub(super) fn linear_groups<E: Float>(
                         both.push(pair);
                     }
                     let found = match comptime!(gate) {
-                        Some(curve) => gated_pair::<E>(both[0], both[1], curve),
+                        Some(activation) => gated_pair::<E>(both[0], both[1], activation),
                         None => Pair::<E>::cast_from(both[0]),
                     };
                     let to = (row * output.stride(0) + own) / 2;

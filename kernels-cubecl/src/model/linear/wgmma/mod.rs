@@ -17,17 +17,13 @@ use burn::{
     tensor::Tensor,
 };
 
-use self::backend::{GatedLinearBackend, LinearByBackend};
+use self::backend::LinearGroupsBackend;
 pub use self::settings::LINEAR_SETTINGS;
 pub(super) use self::{
     choose::{FEWEST_ROWS, choose},
     launch::launch,
 };
-use super::operands::Added;
-use crate::{
-    common::{check::Check, tile::wgmma::multiplies_groups},
-    model::gated::Curve,
-};
+use crate::common::{check::Check, optional::Optional, tile::wgmma::multiplies_groups};
 
 /// Whether [`gated_linear`] is known to be the way to compute this.
 pub(crate) fn takes_gated(input: &GatedLinearInput) -> bool {
@@ -52,9 +48,8 @@ pub fn gated_linear(input: GatedLinearInput) -> Result<Tensor<2>> {
     let (input, activation) = input.into_product();
     super::check(&input)?;
     let LinearInput { x, weight, bias } = input;
-    let added = Added::of(bias);
-    let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
-    let found = Dispatch::gated_linear(x, weight, added, Curve::of(activation));
+    let (x, weight, bias) = (x.into_dispatch(), weight.into_dispatch(), Optional::of(bias));
+    let found = Dispatch::gated_linear(x, weight, bias, activation);
     Ok(Tensor::from_dispatch(found))
 }
 

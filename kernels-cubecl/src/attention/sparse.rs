@@ -1,14 +1,14 @@
-mod backend;
-
 use briquette_ops::{AttentionOutput, Result, SparseAttentionInput, SparseTiles};
 use burn::{
     backend::Dispatch,
     tensor::{DType, Int, Tensor, TensorData},
 };
 
-use self::backend::SparseAttentionBackend;
 use crate::{
-    attention::prefill::{FEWEST_QUERIES, check_heads},
+    attention::{
+        prefill::{AttentionBackend, FEWEST_QUERIES, Tiles, check_heads},
+        visible::Visible,
+    },
     common::check::Check,
 };
 
@@ -48,21 +48,20 @@ pub fn sparse_attention(input: &SparseAttentionInput) -> Result<AttentionOutput>
     let positions = |list: Vec<i64>, dims: [usize; 3]| -> Tensor<3, Int> {
         Tensor::from_data(TensorData::new(list, dims), (&device, DType::I32))
     };
-    let of_queries = positions(queries, [batch, 1, new]);
-    let of_entries = positions(of_entries, [batch, kv_heads, entries]);
+    let visible = Visible::Positions {
+        queries: positions(queries, [batch, 1, new]).into_dispatch(),
+        entries: positions(of_entries, [batch, kv_heads, entries]).into_dispatch(),
+    };
     let lists: Tensor<4, Int> =
         Tensor::from_data(TensorData::new(lists, list_dims), (&device, DType::I32));
     let bits: Tensor<3, Int> =
         Tensor::from_data(TensorData::new(bits, bit_dims), (&device, DType::I32));
-    let (output, _) = Dispatch::sparse_attention(
+    let (output, _) = Dispatch::prompt_attention(
         attention.queries.clone().into_dispatch(),
         attention.keys.clone().into_dispatch(),
         attention.values.clone().into_dispatch(),
-        of_queries.into_dispatch(),
-        of_entries.into_dispatch(),
-        lists.into_dispatch(),
-        bits.into_dispatch(),
-        map,
+        visible,
+        Tiles::Listed { lists: lists.into_dispatch(), bits: bits.into_dispatch(), map },
         attention.scale as f32,
     );
     let output = Tensor::from_dispatch(output);
