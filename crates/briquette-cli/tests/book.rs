@@ -1,10 +1,13 @@
 //! Every command of the README and the book runs as it is printed, at small sizes where it is long.
 
+mod common;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
 };
+
+use common::{command, done};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -113,11 +116,9 @@ fn pages() -> Vec<PathBuf> {
 fn clone() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    fs::create_dir_all(at("models/ember-7m")).unwrap();
-    fs::create_dir_all(at("runs")).unwrap();
-    fs::create_dir_all(at("docs/src")).unwrap();
-    fs::create_dir_all(at("examples")).unwrap();
-    fs::create_dir_all(at("DIR")).unwrap();
+    for folder in ["models/ember-7m", "runs", "docs/src", "examples", "DIR"] {
+        fs::create_dir_all(at(folder)).unwrap();
+    }
     let copy = |from: &str, to: &str| {
         fs::copy(Path::new(ROOT).join(from), at(to)).unwrap();
     };
@@ -155,12 +156,7 @@ fn clone() -> tempfile::TempDir {
 }
 
 fn run(dir: &Path, args: &[String]) -> Result<(), String> {
-    let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
-        .args(args)
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+    let output = command(args).current_dir(dir).output().unwrap();
     match output.status.success() {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
@@ -216,17 +212,7 @@ fn every_command_runs() {
 /// Runs a line that asks the embedded model, as the page has it, and gives what it says.
 fn asked(dir: &Path, line: &str) -> (String, String) {
     let (_, rest) = line.split_once(" -- ").unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
-        .args(words(rest))
-        .args(["--device", "flex", "--dtype", "f32"])
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let [said, report] =
-        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-    assert!(output.status.success(), "{line}: {report}");
-    (said, report)
+    done(command(words(rest)).args(["--device", "flex", "--dtype", "f32"]).current_dir(dir))
 }
 
 /// README's lines on one text and two questions say what stands behind them.

@@ -2,33 +2,24 @@
 
 mod common;
 
-use std::{
-    fs,
-    process::{Output, Stdio},
-    thread,
-    time::Duration,
-};
+use std::{fs, thread, time::Duration};
 
 use briquette::{HeadScoreKind, Profile};
-use common::{command, read, text};
+use common::{
+    WEIGHTS, assert_says, copy_model, file, folder, json, read, read_json, refused, spawn, stdout,
+    text,
+};
 use serde_json::Value;
-
-fn briquette(args: &[&str]) -> Output {
-    let output = command(args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    output
-}
 
 #[test]
 fn a_killed_calibration_goes_on_and_ends_with_the_same_bytes() {
-    let dir = tempfile::tempdir().unwrap();
-    let [whole, killed, prose] =
-        ["whole.json", "killed.json", "prose.txt"].map(|name| dir.path().join(name));
-    fs::write(&prose, include_str!("../../briquette-eval/assets/haystack.txt")).unwrap();
+    let (dir, [whole, killed]) = folder(["whole.json", "killed.json"]);
+    let prose = include_str!("../../briquette-eval/assets/haystack.txt");
+    let prose = file(dir.path(), "prose.txt", prose);
     let calibrate = |out| {
         ["calibrate", "--prompts", "6", "--tokens", "128,160", "--text", text(&prose), "--out", out]
     };
-    briquette(&calibrate(text(&whole)));
+    stdout(calibrate(text(&whole)));
     let profile = Profile::from_file(&whole).unwrap();
     assert!((profile.layer_errors.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{profile:?}");
     assert!(profile.made.contains("prose.txt") && profile.made.contains("seed 0"), "{profile:?}");
@@ -40,11 +31,7 @@ fn a_killed_calibration_goes_on_and_ends_with_the_same_bytes() {
     assert!(!dir.path().join("whole.json.partial").exists());
 
     let partial = dir.path().join("killed.json.partial");
-    let mut child = command(&calibrate(text(&killed)))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = spawn(calibrate(text(&killed)));
     let lines = || fs::read_to_string(&partial).map_or(0, |text| text.lines().count());
     while child.try_wait().unwrap().is_none() && lines() < 15 {
         thread::sleep(Duration::from_millis(2));
@@ -54,15 +41,10 @@ fn a_killed_calibration_goes_on_and_ends_with_the_same_bytes() {
     if let Ok(kept) = fs::read(&partial) {
         // As if it had been killed in the middle of a line.
         fs::write(&partial, &kept[..kept.len() - 2]).unwrap();
-        let other = [&calibrate(text(&killed))[..], &["--seed", "1"]].concat();
-        let refused = command(&other).output().unwrap();
-        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(
-            !refused.status.success() && error.contains("its plan.seed is 0, here it is 1"),
-            "{error}"
-        );
+        let error = refused([&calibrate(text(&killed))[..], &["--seed", "1"]].concat());
+        assert_says(&error, &["its plan.seed is 0, here it is 1"]);
     }
-    briquette(&[&calibrate(text(&killed))[..], &["--jobs", "1"]].concat());
+    stdout([&calibrate(text(&killed))[..], &["--jobs", "1"]].concat());
     assert_eq!(read(&whole), read(&killed));
     assert!(!partial.exists());
 }
@@ -70,10 +52,9 @@ fn a_killed_calibration_goes_on_and_ends_with_the_same_bytes() {
 /// MInference's search on a prompt where patterns differ, and a prompt under what it found.
 #[test]
 fn patterns_of_sparse_attention_are_searched_and_read() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("profile.json");
-    let tiny = ["--samples", "1", "--lengths", "128", "--patterns", "1280", "--out", text(&path)];
-    briquette(&[&["calibrate"][..], &tiny].concat());
+    let (_dir, [path]) = folder(["profile.json"]);
+    let tiny = ["calibrate", "--samples", "1", "--lengths", "128", "--out", text(&path)];
+    stdout([&tiny[..], &["--patterns", "1280"]].concat());
     let profile = Profile::from_file(&path).unwrap();
     assert!(profile.made.ends_with("on a prompt of 1280 tokens"), "{}", profile.made);
     let patterns = profile.patterns.unwrap().concat();
@@ -81,32 +62,25 @@ fn patterns_of_sparse_attention_are_searched_and_read() {
     assert!(patterns.iter().any(|pattern| *pattern != patterns[0]), "{patterns:?}");
 
     let sparse = ["needle", "--policies", "full:sparse_prefill=profile", "--lengths", "1280"];
-    let rest = ["--depths", "50", "--samples", "2", "--json", "-"];
-    let files = ["--profile", text(&path)];
-    let found = briquette(&[&sparse[..], &rest, &files].concat());
-    let report: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let rest = ["--depths", "50", "--samples", "2", "--profile", text(&path)];
+    let report = json([&sparse[..], &rest].concat());
     let sparse = report["rows"].as_array().unwrap().iter();
     let mut sparse = sparse
         .filter(|row| row["policy"] == "full:sparse_prefill=profile" && row["ask"] == "before");
     assert_eq!(sparse.next().unwrap()["mean"]["count"], 2, "{report}");
 
-    let long = ["--samples", "1", "--lengths", "128", "--patterns", "100000", "--out", text(&path)];
-    let refused = command(&[&["calibrate"][..], &long].concat()).output().unwrap();
-    assert_eq!(refused.status.code(), Some(1));
+    refused([&tiny[..], &["--patterns", "100000"]].concat());
 }
 
 #[test]
 fn profiles_are_read_by_the_policies_and_the_masking_test() {
-    let dir = tempfile::tempdir().unwrap();
-    let [profile, masked, compared] =
-        ["profile.json", "masked", "compared"].map(|name| dir.path().join(name));
-    let tiny = ["--prompts", "2", "--tokens", "128", "--out", text(&profile)];
-    briquette(&[&["calibrate"][..], &tiny].concat());
+    let (dir, [profile, masked, compared]) = folder(["profile.json", "masked", "compared"]);
+    stdout(["calibrate", "--prompts", "2", "--tokens", "128", "--out", text(&profile)]);
 
     let counts = ["--counts", "0,16", "--length", "160", "--depths", "0,100", "--samples", "2"];
     let files = ["--profile", text(&profile), "--out", text(&masked)];
-    briquette(&[&["mask-heads"][..], &counts, &files].concat());
-    let report: Value = serde_json::from_str(&read(&masked.join("mask-heads.json"))).unwrap();
+    stdout([&["mask-heads"][..], &counts, &files].concat());
+    let report = read_json(&masked.join("mask-heads.json"));
     let exact = |choice: &str, masked: u64| {
         let cells = report["cells"].as_array().unwrap();
         let mut found =
@@ -120,17 +94,12 @@ fn profiles_are_read_by_the_policies_and_the_masking_test() {
 
     // The embedded model without the profile that lies beside it.
     let bare = dir.path().join("bare");
-    std::fs::create_dir(&bare).unwrap();
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
-    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
-        std::fs::copy(std::path::Path::new(model).join(file), bare.join(file)).unwrap();
-    }
+    copy_model(&bare, &WEIGHTS);
     let compare = |policies, more: &[&str]| -> Value {
         let sizes = ["--length", "160", "--depths", "50", "--samples", "1", "--windows", "1"];
-        let axes = ["--tokens", "4", "--budgets", "16,48", "--policies", policies, "--json", "-"];
+        let axes = ["--tokens", "4", "--budgets", "16,48", "--policies", policies];
         let out = ["--out", text(&compared), "--model", text(&bare)];
-        let output = briquette(&[&["compare"][..], &sizes, &axes, &out, more].concat());
-        serde_json::from_slice(&output.stdout).unwrap()
+        json([&["compare"][..], &sizes, &axes, &out, more].concat())
     };
     let rows = |report: &Value, policy: &str| -> Vec<Value> {
         let rows = report["rows"].as_array().unwrap().iter();
@@ -168,9 +137,8 @@ fn profiles_are_read_by_the_policies_and_the_masking_test() {
 #[test]
 fn perplexity_is_that_of_the_full_cache_where_the_budget_holds_all() {
     let sizes = ["--prompt", "96", "--tokens", "6", "--windows", "2", "--stride", "50"];
-    let axes = ["--policies", "snapkv,local-window", "--budgets", "48,512", "--json", "-"];
-    let output = briquette(&[&["perplexity"][..], &sizes, &axes].concat());
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let axes = ["--policies", "snapkv,local-window", "--budgets", "48,512"];
+    let report = json([&["perplexity"][..], &sizes, &axes].concat());
     let rows = report["rows"].as_array().unwrap();
     let names: Vec<String> = rows
         .iter()

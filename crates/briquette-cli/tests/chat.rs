@@ -3,17 +3,16 @@
 mod common;
 
 use std::{
-    fs,
     io::{BufRead, BufReader, Read, Write},
     path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Output, Stdio},
     sync::mpsc,
     thread,
     time::Duration,
 };
 
 use briquette::Prefix;
-use common::{refused, stdout, text};
+use common::{assert_says, command, file, folder, read, refused, stdout, text};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -36,11 +35,9 @@ fn chat(args: &[&str]) -> Chat {
 
 fn chat_by(written: &str, args: &[&str]) -> Chat {
     let dir = tempfile::tempdir().unwrap();
-    let template = dir.path().join("template.jinja");
-    fs::write(&template, written).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
-    command.args(["chat", "--device", "flex", "--template", template.to_str().unwrap()]).args(args);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let template = file(dir.path(), "template.jinja", written);
+    let mut command = command(["chat", "--device", "flex", "--template", text(&template)]);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Chat { child: command.spawn().unwrap(), _dir: dir }
 }
 
@@ -138,12 +135,10 @@ fn turns_are_what_one_prompt_is() {
 /// Answer of `generate` to a text that is the whole conversation.
 fn answer_to(whole: &str, args: &[&str]) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("prompt.txt");
-    let template = dir.path().join("template.jinja");
-    fs::write(&file, whole).unwrap();
-    fs::write(&template, BARE).unwrap();
-    let files = ["--template", text(&template), "--file", text(&file)];
-    stdout(&[&["generate", "--device", "flex", "--chat"][..], &files, args].concat())
+    let template = file(dir.path(), "template.jinja", BARE);
+    let prompt = file(dir.path(), "prompt.txt", whole);
+    let files = ["--template", text(&template), "--file", text(&prompt)];
+    stdout([&["generate", "--device", "flex", "--chat"][..], &files, args].concat())
 }
 
 /// Each turn is read behind the cache of those before, though the template writes no answer as it
@@ -151,8 +146,7 @@ fn answer_to(whole: &str, args: &[&str]) -> String {
 #[test]
 fn turns_of_a_template_that_rewrites_answers_are_what_one_prompt_is() {
     let args = ["--policy", "full", "--max-new-tokens", "6"];
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("talk.prefix");
+    let (_dir, [file]) = folder(["talk.prefix"]);
     let questions = ["It was a dark night", "and the rain", "and the wind", "and the sea"];
     let lines = format!("{}\n/save {}\n", questions.join("\n"), text(&file));
     let (_, stderr) = chat_by(REWRITING, &args).say(&lines);
@@ -199,21 +193,20 @@ fn a_later_question_finds_what_the_first_did_not_ask_for() {
 
 #[test]
 fn a_conversation_that_was_kept_goes_on_as_it_would_have() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("talk.prefix");
+    let (_dir, [file]) = folder(["talk.prefix"]);
     let args = ["--policy", "tova", "--budget", "64", "--max-new-tokens", "8"];
     let first = format!("{}\n", long_line());
     let (whole, whole_said) = chat(&args).say(&format!("{first}It was a dark night\nand then\n"));
     let save = format!("/save {}\n", text(&file));
     let (begun, said) = chat(&args).say(&format!("{first}{save}"));
-    assert!(said.contains("goes on with it") && said.contains(text(&file)), "{said}");
+    assert_says(&said, &["goes on with it", text(&file)]);
     let kept = messages(&file);
     assert_eq!(kept[0], ("user".to_owned(), long_line().trim().to_owned()));
     assert_eq!(kept[1].0, "assistant");
     let resume = ["--resume", text(&file), "--max-new-tokens", "8"];
     // The file that was read may be written anew.
     let (next, next_said) = chat(&resume).say(&format!("It was a dark night\n{save}/policy\n"));
-    assert!(next_said.contains("tova with a budget of 64"), "{next_said}");
+    assert_says(&next_said, &["tova with a budget of 64"]);
     let (last, last_said) = chat(&resume).say("and then\n");
     assert_eq!(format!("{begun}{next}{last}"), whole);
     assert_eq!(messages(&file).len(), 4);
@@ -230,36 +223,31 @@ fn a_conversation_that_was_kept_goes_on_as_it_would_have() {
 #[test]
 fn a_file_that_no_conversation_goes_on_with_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    let [file, plain, foreign] = ["talk", "plain", "foreign"].map(|name| dir.path().join(name));
+    let foreign = file(dir.path(), "foreign", "a letter");
+    let tova = stdout(["policies", "tova"]).replace("[budget]\ntokens = 256\n", "");
+    let policy = file(dir.path(), "mine.toml", tova);
+    let [file, plain] = ["talk", "plain"].map(|name| dir.path().join(name));
     let args = ["--policy", "full", "--max-new-tokens", "4"];
     chat(&args).say(&format!("It was\n/save {}\n", text(&file)));
-    stdout(&["compress", "--prompt", "It was a dark night", "--out", text(&plain)]);
-    fs::write(&foreign, "a letter").unwrap();
+    stdout(["compress", "--prompt", "It was a dark night", "--out", text(&plain)]);
     let failed = |args: &[&str], lines: &str, code: i32| {
         let output = chat(args).hear(lines);
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
     let error = failed(&["--resume", text(&plain)], "", 1);
-    assert!(error.contains("holds no conversation") && error.contains("/save FILE"), "{error}");
-    let error = failed(&["--resume", text(&foreign)], "", 1);
-    assert!(error.contains("foreign"), "{error}");
-    let error = failed(&["--resume", text(&file), "--policy", "tova"], "", 2);
-    assert!(error.contains("--policy"), "{error}");
-    let error = refused(&["generate", "--prompt", "and", "--prefix", text(&file)]);
-    assert!(error.contains("chat --resume"), "{error}");
+    assert_says(&error, &["holds no conversation", "/save FILE"]);
+    assert_says(&failed(&["--resume", text(&foreign)], "", 1), &["foreign"]);
+    assert_says(&failed(&["--resume", text(&file), "--policy", "tova"], "", 2), &["--policy"]);
+    let error = refused(["generate", "--prompt", "and", "--prefix", text(&file)]);
+    assert_says(&error, &["chat --resume"]);
     // What is somebody else's stays, and there must be something to keep.
     let error = failed(&args, &format!("It was\n/save {}\n", text(&foreign)), 1);
     assert!(error.contains("name another file") && !error.contains("--force"), "{error}");
-    assert_eq!(fs::read_to_string(&foreign).unwrap(), "a letter");
-    let error = failed(&args, &format!("/save {}\n", text(&file)), 1);
-    assert!(error.contains("nothing was said yet"), "{error}");
+    assert_eq!(read(&foreign), "a letter");
+    assert_says(&failed(&args, &format!("/save {}\n", text(&file)), 1), &["nothing was said yet"]);
     // A policy without a budget is told the command that gives it one.
-    let policy = dir.path().join("mine.toml");
-    let tova = stdout(&["policies", "tova"]);
-    fs::write(&policy, tova.replace("[budget]\ntokens = 256\n", "")).unwrap();
-    let error = failed(&args, &format!("/policy {}\n", text(&policy)), 1);
-    assert!(error.contains(" 25% gives it one"), "{error}");
+    assert_says(&failed(&args, &format!("/policy {}\n", text(&policy)), 1), &[" 25% gives it one"]);
     assert_eq!(messages(&file).len(), 2);
 }
 
@@ -268,11 +256,11 @@ fn a_file_that_no_conversation_goes_on_with_is_told() {
 #[test]
 fn a_chat_begins_with_a_prefix() {
     let dir = tempfile::tempdir().unwrap();
-    let [file, template] = ["text.prefix", "chat.jinja"].map(|name| dir.path().join(name));
-    fs::write(&template, TEMPLATE).unwrap();
+    let template = file(dir.path(), "chat.jinja", TEMPLATE);
+    let file = dir.path().join("text.prefix");
     let begun = long_line();
     let compress = ["compress", "--chat", "--prompt", &begun, "--policy", "full"];
-    stdout(&[&compress[..], &["--template", text(&template), "--out", text(&file)]].concat());
+    stdout([&compress[..], &["--template", text(&template), "--out", text(&file)]].concat());
     let args = ["--prefix", text(&file), "--max-new-tokens", "6"];
     let (answers, said) = chat(&args).say("And then\nIt was\n/clear\nAnd then\n");
     let answers: Vec<&str> = answers.lines().collect();
@@ -293,21 +281,13 @@ fn a_chat_begins_with_a_prefix() {
 
 #[test]
 fn a_model_without_a_template_is_told_so() {
-    let output = Command::new(env!("CARGO_BIN_EXE_briquette")).arg("chat").output().unwrap();
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    for cure in ["no chat template", "--model", "models/fetch-smollm2", "--template"] {
-        assert!(error.contains(cure), "{error}");
-    }
+    let cures = ["no chat template", "--model", "models/fetch-smollm2", "--template"];
+    assert_says(&refused(["chat"]), &cures);
 }
 
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_an_answer_and_then_the_program() {
-    let interrupt = |child: &Child| {
-        let id = child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
-    };
     // Greedy, the model repeats itself here for as long as it may.
     let mut chat =
         chat(&["--policy", "streaming-llm", "--budget", "64", "--max-new-tokens", "3900"]);
@@ -325,7 +305,7 @@ fn ctrl_c_ends_an_answer_and_then_the_program() {
     for _ in 0..2 {
         stdin.write_all(b"It was a dark and stormy night, and\n").unwrap();
         pieces.recv().unwrap();
-        interrupt(&chat.child);
+        common::signal(&chat.child, "-INT");
         let mut line = String::new();
         stderr.read_line(&mut line).unwrap();
         let (now, rest) = statuses(&line).remove(0);
@@ -337,7 +317,7 @@ fn ctrl_c_ends_an_answer_and_then_the_program() {
         while pieces.recv_timeout(Duration::from_millis(500)).is_ok() {}
     }
     // By now it waits for a line.
-    interrupt(&chat.child);
+    common::signal(&chat.child, "-INT");
     assert_eq!(chat.child.wait().unwrap().code(), Some(130));
     listener.join().unwrap();
 }
@@ -355,18 +335,17 @@ struct Terminal {
 impl Terminal {
     fn open(args: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let template = dir.path().join("template.jinja");
-        fs::write(&template, TEMPLATE).unwrap();
+        let template = file(dir.path(), "template.jinja", TEMPLATE);
         // The id of the chat comes first, and how it left the terminal last. `script` may end
         // before it has passed on what was written last, so the shell waits until that was read.
         // A Ctrl-C for the chat comes to the shell too, of which dash would die.
-        let command = format!(
+        let line = format!(
             "trap : INT; sh -c 'echo id $$; exec {} chat --device flex --template {} {args}'; code=$?; stty -a; read -r seen; exit $code",
             env!("CARGO_BIN_EXE_briquette"),
             template.display()
         );
-        let mut script = Command::new("script");
-        script.args(["-qefc", &command, "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh");
+        let mut script = std::process::Command::new("script");
+        script.args(["-qefc", &line, "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh");
         script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = script.spawn().unwrap();
         let mut stdout = child.stdout.take().unwrap();
@@ -395,6 +374,19 @@ impl Terminal {
 
     fn write(&mut self, keys: &str) {
         self.chat.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until it asks for a line, and writes one.
+    fn say(&mut self, keys: &str) {
+        self.wait("> ");
+        self.write(keys);
+    }
+
+    /// Asks for an answer, and waits until so many bytes of it are shown.
+    fn ask(&mut self, bytes: usize) {
+        self.say("It was a dark and stormy night, and\r");
+        self.wait("night, and");
+        self.wait_for_more(bytes);
     }
 
     /// Waits until so many more bytes are shown.
@@ -428,13 +420,9 @@ const ENDLESS: &str = "--policy streaming-llm --budget 64 --max-new-tokens 3900"
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_typed_while_an_answer_is_written_waits_for_its_end() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("talk.prefix");
+    let (_dir, [file]) = folder(["talk.prefix"]);
     let mut terminal = Terminal::open("--policy streaming-llm --budget 64 --max-new-tokens 400");
-    terminal.wait("> ");
-    terminal.write("It was a dark and stormy night, and\r");
-    terminal.wait("night, and");
-    terminal.wait_for_more(400);
+    terminal.ask(400);
     // Typed and pasted, with and without marks, in pieces.
     let long = "and the rain fell on the roof ".repeat(300);
     terminal.write("Say wht\x7f\x7fhat\x1b[A it is\rand this:\n\x1b[200~one\rtwo");
@@ -448,8 +436,7 @@ fn what_is_typed_while_an_answer_is_written_waits_for_its_end() {
     terminal.write("!\r");
     let (now, _) = terminal.wait_for_status();
     assert!(now > seen + 2_000, "{seen} {now}");
-    terminal.wait("> ");
-    terminal.write(&format!("/save {}\r", file.display()));
+    terminal.say(&format!("/save {}\r", file.display()));
     terminal.wait("goes on with it");
     let said: Vec<String> = messages(&file).into_iter().map(|(_, text)| text).collect();
     assert_eq!(said.len(), 4);
@@ -462,25 +449,19 @@ fn what_is_typed_while_an_answer_is_written_waits_for_its_end() {
 #[test]
 fn ctrl_c_that_comes_too_late_asks_before_it_ends() {
     let mut terminal = Terminal::open(ENDLESS);
-    terminal.wait("> ");
-    terminal.write("It was a dark and stormy night, and\r");
-    terminal.wait("night, and");
-    terminal.wait_for_more(1_500);
+    terminal.ask(1_500);
     // However often while an answer is written.
     terminal.write("\x03\x03");
     let (seen, rest) = terminal.wait_for_status();
     assert!(!rest.contains(" 0.0 tokens/s"), "{rest}");
-    terminal.wait("> ");
-    terminal.write("\x03");
+    terminal.say("\x03");
     terminal.wait("Ctrl-C once more ends");
     // The conversation is there, and what is said takes the question back.
-    terminal.wait("> ");
-    terminal.write("and\r");
+    terminal.say("and\r");
     terminal.wait_for_more(1_500);
     terminal.write("\x03");
     assert!(terminal.wait_for_status().0 > seen);
-    terminal.wait("> ");
-    terminal.write("\x03");
+    terminal.say("\x03");
     terminal.wait("Ctrl-C once more ends");
     terminal.wait("> ");
     // One that takes a line away is no second one.
@@ -488,8 +469,7 @@ fn ctrl_c_that_comes_too_late_asks_before_it_ends() {
     terminal.wait("and then");
     terminal.write("\x03");
     terminal.wait("Ctrl-C once more ends");
-    terminal.wait("> ");
-    terminal.write("\x03");
+    terminal.say("\x03");
     assert_eq!(terminal.wait_for_end(), 130);
 }
 
@@ -497,8 +477,7 @@ fn ctrl_c_that_comes_too_late_asks_before_it_ends() {
 #[test]
 fn a_message_that_is_not_read_to_its_end_waits_to_be_sent_again() {
     let mut terminal = Terminal::open("--policy full --max-new-tokens 4");
-    terminal.wait("> ");
-    terminal.write("It was a dark night\r");
+    terminal.say("It was a dark night\r");
     let (seen, _) = terminal.wait_for_status();
     terminal.wait("> ");
     let long = long_line().repeat(18);
@@ -511,18 +490,14 @@ fn a_message_that_is_not_read_to_its_end_waits_to_be_sent_again() {
     terminal.wait("The gardener");
     terminal.write("\x03");
     terminal.wait("Ctrl-C once more ends");
-    terminal.wait("> ");
-    terminal.write("and then\r");
+    terminal.say("and then\r");
     let (now, _) = terminal.wait_for_status();
     assert!(now < seen + 24, "{seen} {now}");
     // One that is too long is refused, and the conversation goes on.
-    terminal.wait("> ");
-    terminal.write(&format!("\x1b[200~{long}{long}\x1b[201~\r"));
+    terminal.say(&format!("\x1b[200~{long}{long}\x1b[201~\r"));
     terminal.wait("error: the conversation is too long");
-    terminal.wait("> ");
-    terminal.write("\x03");
-    terminal.wait("> ");
-    terminal.write("and then\r");
+    terminal.say("\x03");
+    terminal.say("and then\r");
     assert!(terminal.wait_for_status().0 < now + 24);
     terminal.write("\x04");
     assert_eq!(terminal.wait_for_end(), 0);
@@ -535,13 +510,13 @@ fn a_signal_to_end_leaves_the_terminal_as_it_was() {
         let mut terminal = Terminal::open(ENDLESS);
         terminal.wait("id ");
         let id = terminal.wait("\n").trim().to_owned();
-        terminal.wait("> ");
         if answers {
-            terminal.write("It was a dark and stormy night, and\r");
-            terminal.wait("night, and");
-            terminal.wait_for_more(1_500);
+            terminal.ask(1_500);
+        } else {
+            terminal.wait("> ");
         }
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let kill = std::process::Command::new("kill").args(["-TERM", &id]).status();
+        assert!(kill.unwrap().success());
         assert_eq!(terminal.wait_for_end(), 130);
     }
 }
@@ -556,16 +531,11 @@ fn a_terminal_takes_a_paste_of_any_length_and_commands() {
     let (_, piped) = chat(&args).say(&format!("{long}\n"));
 
     let mut terminal = Terminal::open(&args.join(" "));
-    let banner = terminal.wait("> ");
-    for part in ["ember-7m", "tova with a budget of 64", "/help"] {
-        assert!(banner.contains(part), "{banner}");
-    }
+    assert_says(&terminal.wait("> "), &["ember-7m", "tova with a budget of 64", "/help"]);
     // As terminals send what is pasted, here of two lines.
     let (first, rest) = long.split_at(3_000);
     terminal.write(&format!("\x1b[200~{first}\r{rest}\x1b[201~\r"));
-    let status = terminal.wait(" tokens seen");
-    let seen = status.trim_end_matches(" tokens seen").rsplit('[').next().unwrap();
-    let seen: usize = seen.parse().unwrap();
+    let (seen, _) = terminal.wait_for_status();
     let whole = statuses(&piped)[0].0;
     assert!((whole..whole + 4).contains(&seen), "{seen} tokens of {whole}");
 

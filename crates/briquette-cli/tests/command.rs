@@ -4,11 +4,12 @@ mod common;
 
 use std::{
     fs,
-    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use common::{briquette, read_json, stdout, text};
+use common::{
+    assert_says, briquette, command, file, folder, json, outputs, read, read_json, stdout, text,
+};
 use serde_json::Value;
 
 /// Longest time to refuse a number.
@@ -24,43 +25,32 @@ fn refused(args: &[&str], code: i32) -> String {
 
 #[test]
 fn policies_are_listed_for_people_and_programs() {
-    let dir = tempfile::tempdir().unwrap();
-    let json = dir.path().join("methods.json");
-    let table = stdout(&["policies", "--json", text(&json)]);
-    for name in ["full", "local-window", "streaming-llm", "h2o", "tova", "snapkv"] {
-        assert!(table.contains(name), "{name}\n{table}");
-    }
-    assert!(table.contains("Li et al., 2024"), "{table}");
-    let listed = read_json(&json);
-    assert!(
-        listed["methods"].as_array().unwrap().iter().any(|method| method["name"] == "snapkv"),
-        "{listed}"
-    );
-
-    let stdout: Value = serde_json::from_str(&stdout(&["policies", "--json", "-"])).unwrap();
-    assert_eq!(stdout, listed);
+    let (_dir, [path]) = folder(["methods.json"]);
+    let table = stdout(["policies", "--json", text(&path)]);
+    let names = ["full", "local-window", "streaming-llm", "h2o", "tova", "snapkv"];
+    assert_says(&table, &[&names[..], &["Li et al., 2024"]].concat());
+    let listed = read_json(&path);
+    let mut methods = listed["methods"].as_array().unwrap().iter();
+    assert!(methods.any(|method| method["name"] == "snapkv"), "{listed}");
+    assert_eq!(json(["policies"]), listed);
 }
 
 #[test]
 fn an_environment_of_millions_of_threads_is_refused() {
-    let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
-        .args(["generate", "--prompt", "a", "--max-new-tokens", "1"])
-        .env("RAYON_NUM_THREADS", "99999999")
-        .output()
-        .unwrap();
+    let mut command = command(["generate", "--prompt", "a", "--max-new-tokens", "1"]);
+    let output = command.env("RAYON_NUM_THREADS", "99999999").output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(error.contains("RAYON_NUM_THREADS asks for 99999999 threads, at most 4096"), "{error}");
+    assert_says(&error, &["RAYON_NUM_THREADS asks for 99999999 threads, at most 4096"]);
 }
 
 #[test]
 fn a_printed_policy_is_a_policy_file() {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("mine.toml");
-    let printed = stdout(&["policies", "snapkv"]);
-    fs::write(&file, &printed).unwrap();
-    assert_eq!(stdout(&["policies", text(&file)]), printed);
-    assert!(stdout(&["policies", "snapkv:kernel=15"]).contains("kernel = 15"));
+    let printed = stdout(["policies", "snapkv"]);
+    let file = file(dir.path(), "mine.toml", &printed);
+    assert_eq!(stdout(["policies", text(&file)]), printed);
+    assert_says(&stdout(["policies", "snapkv:kernel=15"]), &["kernel = 15"]);
 
     fs::write(&file, printed + "\nkernal = 7\n").unwrap();
     let error = refused(&["policies", text(&file)], 1);
@@ -69,39 +59,28 @@ fn a_printed_policy_is_a_policy_file() {
 
 #[test]
 fn generate_streams_text_and_reports_what_it_took() {
-    let dir = tempfile::tempdir().unwrap();
-    let json = dir.path().join("report.json");
+    let (_dir, [path]) = folder(["report.json"]);
     let args = ["generate", "--prompt", "It was a dark and stormy", "--max-new-tokens", "12"];
-    let output = briquette(&[&args[..], &["--json", text(&json)]].concat());
-    assert!(output.status.success(), "{output:?}");
-    let report = read_json(&json);
-    let (shown, speed) =
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let (shown, speed) = outputs([&args[..], &["--json", text(&path)]].concat());
+    let report = read_json(&path);
     assert_eq!(shown, format!("{}\n", report["text"].as_str().unwrap()));
     assert!(shown.trim().len() > 10, "{shown}");
-    assert!(speed.contains("tokens/s") && speed.contains("of a full cache"), "{speed}");
+    assert_says(&speed, &["tokens/s", "of a full cache"]);
     assert_eq!(report["decode"]["tokens"], 11);
     // The first new token comes out of the prefill, and the last is never fed.
     let seen = report["prefill"]["tokens"].as_u64().unwrap() + 11;
     assert_eq!(report["cache"]["tokens_seen"], seen);
-
-    let on_stdout = stdout(&[&args[..], &["--json", "-"]].concat());
-    let again: Value = serde_json::from_str(&on_stdout).unwrap();
-    assert_eq!(again["text"], report["text"]);
+    assert_eq!(json(args)["text"], report["text"]);
 }
 
 #[test]
 fn generate_holds_its_budget() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, json) = (dir.path().join("text.txt"), dir.path().join("report.json"));
-    let haystack = include_str!("../../briquette-eval/assets/haystack.txt")
-        .lines()
-        .take(24)
-        .collect::<Vec<_>>();
-    fs::write(&file, haystack.join(" ")).unwrap();
-    let args = ["generate", "--file", text(&file), "--max-new-tokens", "4", "--json", text(&json)];
-    stdout(&[&args[..], &["--policy", "tova", "--budget", "48", "--chunk", "100"]].concat());
-    let cache = &read_json(&json)["cache"];
+    let haystack = include_str!("../../briquette-eval/assets/haystack.txt").lines().take(24);
+    let file = file(dir.path(), "text.txt", haystack.collect::<Vec<_>>().join(" "));
+    let args = ["generate", "--file", text(&file), "--max-new-tokens", "4"];
+    let policy = ["--policy", "tova", "--budget", "48", "--chunk", "100"];
+    let cache = &json([&args[..], &policy].concat())["cache"];
     assert!(cache["tokens_seen"].as_u64().unwrap() > 400, "{cache}");
     let kept = cache["tokens_kept"].as_array().unwrap();
     assert!(kept.len() == 8 && kept.iter().all(|kept| *kept == 48), "{cache}");
@@ -111,27 +90,25 @@ fn generate_holds_its_budget() {
 #[test]
 fn a_policy_file_is_held_to_the_budget_it_is_given() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, policy) = (dir.path().join("text.txt"), dir.path().join("mine.toml"));
-    fs::write(&file, "A fox lives in the wood. ".repeat(60)).unwrap();
-    let printed = stdout(&["policies", "tova"]);
+    let prose = file(dir.path(), "text.txt", "A fox lives in the wood. ".repeat(60));
+    let printed = stdout(["policies", "tova"]);
     let none = printed.replace("[budget]\ntokens = 256\n\n", "");
     assert_ne!(printed, none);
-    fs::write(&policy, &none).unwrap();
+    let policy = file(dir.path(), "mine.toml", &none);
     // What is printed of a file is what it says.
-    assert_eq!(stdout(&["policies", text(&policy)]), none);
-    let args = ["generate", "--file", text(&file), "--max-new-tokens", "2", "--json", "-"];
+    assert_eq!(stdout(["policies", text(&policy)]), none);
+    let args = ["generate", "--file", text(&prose), "--max-new-tokens", "2"];
     let args = [&args[..], &["--policy", text(&policy)]].concat();
-    let report = stdout(&[&args[..], &["--budget", "25%"]].concat());
-    let report: Value = serde_json::from_str(&report).unwrap();
+    let report = json([&args[..], &["--budget", "25%"]].concat());
     let seen = report["cache"]["tokens_seen"].as_u64().unwrap();
     assert_eq!(report["budget"], "25%");
     assert_eq!(report["cache"]["tokens_kept"], Value::from(vec![seen / 4; 8]));
-    let error = refused(&args, 1);
+    let error = refused(&[&args[..], &["--json", "-"]].concat(), 1);
     assert!(
         error.contains("mine.toml") || error.contains("`tova` compresses, but has no"),
         "{error}"
     );
-    assert!(error.contains("--budget 256"), "{error}");
+    assert_says(&error, &["--budget 256"]);
 }
 
 /// The rows of a result for a task asked at this time under a policy.
@@ -142,17 +119,14 @@ fn rows<'a>(report: &'a Value, policy: &str, ask: &str) -> Vec<&'a Value> {
 
 #[test]
 fn needle_measures_lengths_and_writes_a_page() {
-    let dir = tempfile::tempdir().unwrap();
-    let (out, json) = (dir.path().join("out"), dir.path().join("copy.json"));
-    let file = dir.path().join("wide.toml");
-    fs::write(&file, stdout(&["policies", "snapkv:kernel=15"])).unwrap();
+    let (dir, [out, json]) = folder(["out", "copy.json"]);
+    let file = file(dir.path(), "wide.toml", stdout(["policies", "snapkv:kernel=15"]));
     let grid = ["--lengths", "256,512", "--depths", "0,60", "--samples", "2", "--budgets", "64"];
     let policies = ["--policies", "streaming-llm", "--policy", text(&file)];
     let files = ["--out", text(&out), "--json", text(&json)];
-    let table = stdout(&[&["needle"][..], &grid, &policies, &files].concat());
-    for part in ["full", "streaming-llm", "wide", "query-agnostic", "right tokens", "report.html"] {
-        assert!(table.contains(part), "{part}\n{table}");
-    }
+    let table = stdout([&["needle"][..], &grid, &policies, &files].concat());
+    let parts = ["full", "streaming-llm", "wide", "query-agnostic", "right tokens", "report.html"];
+    assert_says(&table, &parts);
 
     let report = read_json(&json);
     assert_eq!(report["rows"].as_array().unwrap().len(), 3 * 2 * 2);
@@ -167,12 +141,12 @@ fn needle_measures_lengths_and_writes_a_page() {
     // Needles at 0 and 60 % are not among the last 60 tokens.
     assert_eq!(score("streaming-llm", "after"), 0.0);
 
-    let lines = fs::read_to_string(out.join("results.jsonl")).unwrap().lines().count();
+    let lines = read(&out.join("results.jsonl")).lines().count();
     assert_eq!(lines, 1 + 3 * 2 * 8);
     // One budget is no line.
     assert!(!out.join("report/accuracy.svg").exists());
     for stem in ["lengths", "heatmap-needle-before", "heatmap-needle-after"] {
-        let svg = fs::read_to_string(out.join(format!("report/{stem}.svg"))).unwrap();
+        let svg = read(&out.join(format!("report/{stem}.svg")));
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{stem}");
         let png = fs::read(out.join(format!("report/{stem}.png"))).unwrap();
         assert!(png.starts_with(b"\x89PNG"), "{stem}");
@@ -183,8 +157,7 @@ fn needle_measures_lengths_and_writes_a_page() {
 fn batches_answer_as_single_prompts_do() {
     let answers = |batch: &str| -> Value {
         let small = "needle --lengths 256 --depths 0,100 --samples 3 --policies tova --budgets 96";
-        let args: Vec<&str> = small.split(' ').chain(["--batch", batch, "--json", "-"]).collect();
-        let mut report: Value = serde_json::from_str(&stdout(&args)).unwrap();
+        let mut report = json(small.split(' ').chain(["--batch", batch]));
         for row in report["rows"].as_array_mut().unwrap() {
             row.as_object_mut().unwrap().remove("seconds");
         }
@@ -195,12 +168,11 @@ fn batches_answer_as_single_prompts_do() {
 
 #[test]
 fn failures_exit_with_1_and_say_why() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("empty");
+    let (dir, [folder]) = folder(["empty"]);
     fs::create_dir(&folder).unwrap();
     let empty = text(&folder);
-    let (silent, silent_out) = (dir.path().join("silent.jinja"), dir.path().join("out.prefix"));
-    fs::write(&silent, "{% if false %}text{% endif %}").unwrap();
+    let silent = file(dir.path(), "silent.jinja", "{% if false %}text{% endif %}");
+    let silent_out = dir.path().join("out.prefix");
     let (silent, silent_out) = (text(&silent), text(&silent_out));
     let prompt = ["generate", "--prompt", "x"];
     let cases: [(&[&str], &[&str], &str); 20] = [
@@ -254,7 +226,7 @@ fn a_command_line_that_makes_no_sense_exits_with_2() {
     ] {
         refused(args, 2);
     }
-    assert!(stdout(&["--help"]).contains("Exit codes:"));
+    assert_says(&stdout(["--help"]), &["Exit codes:"]);
 }
 
 #[test]
@@ -277,12 +249,7 @@ fn more_samples_than_can_be_made_are_refused() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let start = Instant::now();
-        let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
-            .args(args.split(' '))
-            .current_dir(dir.path())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
+        let output = command(args.split(' ')).current_dir(dir.path()).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         // What is large and works is fine.
         assert!(matches!(output.status.code(), Some(0..=2)), "{args}: {output:?}");

@@ -2,9 +2,11 @@
 
 mod common;
 
-use std::{fs, process::Command};
+use std::fs;
 
-use common::{briquette, records, stdout};
+use common::{
+    assert_says, command, done, file, json, read, records, refused, refused_with, stdout, text,
+};
 use serde_json::Value;
 
 const NEEDLE: &str = "needle --lengths 256 --depths 0,50,100 --samples 2 --policies tova,snapkv:kernel=15,h2o --budgets 64";
@@ -21,11 +23,8 @@ fn the_run_file_that_is_left_gives_the_same() {
     for command in [NEEDLE, PERPLEXITY, FIDELITY, COMPARE] {
         let [out, again] = ["out", "again"]
             .map(|name| dir.path().join(format!("{name}-{}", command.split(' ').next().unwrap())));
-        let [first, second] = [&out, &again].map(|path| path.to_str().unwrap());
-        let args: Vec<&str> = command.split_whitespace().chain(["--out", first]).collect();
-        stdout(&args);
-        let file = out.join("run.toml");
-        stdout(&["run", file.to_str().unwrap(), "--out", second, "--no-report"]);
+        stdout(command.split_whitespace().chain(["--out", text(&out)]));
+        stdout(["run", text(&out.join("run.toml")), "--out", text(&again), "--no-report"]);
         let [found, expected] = [&again, &out].map(|dir| records(&dir.join("results.jsonl")));
         assert!(expected.len() > 3, "{expected:?}");
         assert_eq!(found, expected, "{command}");
@@ -36,20 +35,13 @@ fn the_run_file_that_is_left_gives_the_same() {
 #[test]
 fn the_run_file_is_of_use_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
-    let policy = stdout(&["policies", "tova"]);
-    fs::write(dir.path().join("mine.toml"), policy).unwrap();
-    fs::write(dir.path().join("t.txt"), "It was a bright cold day in April. ".repeat(40)).unwrap();
+    file(dir.path(), "mine.toml", stdout(["policies", "tova"]));
+    file(dir.path(), "t.txt", "It was a bright cold day in April. ".repeat(40));
     let sizes =
         "perplexity --text t.txt --policies mine.toml --length 48 --tokens 4 --samples 2 --out out";
-    let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
-        .current_dir(dir.path())
-        .args(sizes.split(' '))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    done(command(sizes.split(' ')).current_dir(dir.path()));
     let [file, again] = ["out/run.toml", "again"].map(|name| dir.path().join(name));
-    let [file, second] = [&file, &again].map(|path| path.to_str().unwrap());
-    stdout(&["run", file, "--out", second, "--no-report"]);
+    stdout(["run", text(&file), "--out", text(&again), "--no-report"]);
     let found = records(&again.join("results.jsonl"));
     assert_eq!(found.len(), 2 * 2);
     assert_eq!(found, records(&dir.path().join("out/results.jsonl")));
@@ -59,13 +51,10 @@ fn the_run_file_is_of_use_elsewhere() {
 #[test]
 fn nothing_is_left_without_a_folder() {
     let dir = tempfile::tempdir().unwrap();
-    for (command, task) in [(NEEDLE, "needle"), (FIDELITY, "fidelity")] {
-        let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
-            .current_dir(dir.path())
-            .args(command.split_whitespace().chain(["--json", "-"]))
-            .output()
-            .unwrap();
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (line, task) in [(NEEDLE, "needle"), (FIDELITY, "fidelity")] {
+        let mut command = command(line.split_whitespace().chain(["--json", "-"]));
+        let (report, _) = done(command.current_dir(dir.path()));
+        let report: Value = serde_json::from_str(&report).unwrap();
         assert_eq!((&report["run"], &report["results"]), (&task.into(), &Value::Null));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
@@ -76,16 +65,14 @@ fn nothing_is_left_without_a_folder() {
 fn a_single_window_has_no_error() {
     let sizes =
         "perplexity --length 128 --tokens 8 --policies tova --budgets 48 --windows".split(' ');
-    let [one, two] =
-        ["1", "2"].map(|windows| stdout(&sizes.clone().chain([windows]).collect::<Vec<_>>()));
+    let [one, two] = ["1", "2"].map(|windows| stdout(sizes.clone().chain([windows])));
     assert!(one.contains("+0.000") && !one.contains('±'), "{one}");
     assert!(two.contains("+0.000 ± 0.000"), "{two}");
 }
 
 /// The rows of a command by policy and question, with a number of each.
 fn rows(command: &str, number: impl Fn(&Value) -> Vec<f64>) -> Vec<(String, Vec<f64>)> {
-    let args: Vec<&str> = command.split_whitespace().chain(["--json", "-"]).collect();
-    let report: Value = serde_json::from_str(&stdout(&args)).unwrap();
+    let report = json(command.split_whitespace());
     let name = |row: &Value| {
         let ask = row["ask"].as_str().unwrap_or("");
         format!("{} {ask}", row["policy"].as_str().unwrap()).trim().to_owned()
@@ -162,14 +149,10 @@ fn files_of_others_in_the_folder_are_refused() {
         [(NEEDLE, "run.toml"), (PERPLEXITY, "plan.jsonl"), (FIDELITY, "run.toml")]
     {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join(name);
-        fs::write(&file, "{\"mine\":1}\n").unwrap();
-        let out = ["--out", dir.path().to_str().unwrap()];
-        let output = briquette(&command.split_whitespace().chain(out).collect::<Vec<_>>());
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{command}: {error}");
-        assert!(error.contains(name) && error.contains("not written by briquette"), "{error}");
-        assert_eq!(fs::read_to_string(&file).unwrap(), "{\"mine\":1}\n");
+        let file = file(dir.path(), name, "{\"mine\":1}\n");
+        let error = refused(command.split_whitespace().chain(["--out", text(dir.path())]));
+        assert_says(&error, &[name, "not written by briquette"]);
+        assert_eq!(read(&file), "{\"mine\":1}\n");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{command}");
     }
 }
@@ -177,9 +160,8 @@ fn files_of_others_in_the_folder_are_refused() {
 /// Labels, and what is taken where nothing is named.
 #[test]
 fn several_needles_are_a_task_of_their_own_and_budgets_have_a_default() {
-    let args = "needle --policies h2o --lengths 256 --depths 50 --samples 1 --needles 2 --json -";
-    let report: Value =
-        serde_json::from_str(&stdout(&args.split(' ').collect::<Vec<_>>())).unwrap();
+    let args = "needle --policies h2o --lengths 256 --depths 50 --samples 1 --needles 2";
+    let report = json(args.split(' '));
     let rows = report["rows"].as_array().unwrap();
     assert!(rows.iter().all(|row| row["task"] == "needle-2keys"), "{rows:?}");
     let budgets: Vec<&str> = rows.iter().map(|row| row["budget"].as_str().unwrap()).collect();
@@ -189,8 +171,6 @@ fn several_needles_are_a_task_of_their_own_and_budgets_have_a_default() {
 #[test]
 fn a_batch_of_none_is_refused() {
     for command in ["needle", "perplexity", "fidelity", "compare"] {
-        let output = briquette(&[command, "--batch", "0"]);
-        assert_eq!(output.status.code(), Some(2), "{command}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("--batch"), "{output:?}");
+        assert_says(&refused_with(2, [command, "--batch", "0"]), &["--batch"]);
     }
 }

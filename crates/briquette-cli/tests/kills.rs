@@ -6,12 +6,11 @@ mod common;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use common::MODEL;
+use common::{read, run_file, spawn, stdout};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -20,21 +19,9 @@ use serde_json::Value;
 const KILLS: &str = "BRIQUETTE_KILLS";
 const FEW: usize = 3;
 
-fn spawn(args: &[String]) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    command.spawn().unwrap()
-}
-
-fn finish(args: &[String]) {
-    let output = spawn(args).wait_with_output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
 /// All numbers and texts in what a command wrote, without dates and times, in one order.
 fn content(path: &Path) -> Vec<Value> {
-    let text =
-        fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = read(path);
     let mut values: Vec<Value> = match path.extension().and_then(|end| end.to_str()) {
         Some("jsonl") => text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
         Some("json") => vec![serde_json::from_str(&text).unwrap()],
@@ -52,9 +39,7 @@ fn content(path: &Path) -> Vec<Value> {
 fn commands(dir: &Path) -> Vec<(Vec<String>, PathBuf)> {
     let rest = "[[policies]]\nname = \"tova\"\n[[tasks.perplexity]]\nprompt = 64\ntokens = 8\nwindows = 12\n\
                 [[tasks.needle]]\nlengths = [128]\ndepths = [0, 50, 100]\nsamples = 1\n";
-    let head = format!("name = \"n\"\nbudgets = [32]\n[[models]]\ndir = {MODEL:?}\n");
-    let file = dir.join("run.toml");
-    fs::write(&file, head + rest).unwrap();
+    let file = run_file(dir, "run.toml", "budgets = [32]\n", rest);
     let grid = "--policies tova --budgets 48 --depths 0,50,100 --samples 2";
     let of = |line: String, out: &str, file: &str| {
         let words = line.split(' ').map(str::to_owned);
@@ -85,7 +70,7 @@ fn a_command_that_was_killed_ends_with_what_it_would_have() {
         commands(quiet.path()).into_iter().zip(commands(disturbed.path()))
     {
         let start = Instant::now();
-        finish(&whole);
+        stdout(whole);
         let time = start.elapsed();
         let mut killed = 0;
         for _ in 0..kills {
@@ -106,7 +91,7 @@ fn a_command_that_was_killed_ends_with_what_it_would_have() {
         }
         println!("{}: killed {killed} times", args[0]);
         assert!(killed > 0, "{args:?} was never killed");
-        finish(&args);
+        stdout(&args);
         let (expected, found) = (content(&expected), content(&found));
         assert_eq!(found, expected, "{args:?}");
     }

@@ -3,33 +3,28 @@
 
 mod common;
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output, Stdio},
-};
+use std::{fs, path::Path};
 
 use briquette::{Budget, Policy};
-use common::MODEL;
+use common::{FILES, assert_says, command, copy_model, file, read, run_file_of};
 
 /// Runs a command in the folder `dir`.
-fn briquette(dir: &Path, line: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
-    let args = line.split(' ').map(|word| word.replace('~', " "));
-    command.current_dir(dir).args(args).stdin(Stdio::null()).output().unwrap()
+fn done(dir: &Path, line: &str) {
+    common::done(command(line.split(' ')).current_dir(dir));
 }
 
-fn done(dir: &Path, line: &str) {
-    let output = briquette(dir, line);
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+/// Stderr of a command in the folder `dir` that must fail.
+fn failed(dir: &Path, line: &str) -> String {
+    let output = command(line.split(' ')).current_dir(dir).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+    said
 }
 
 /// Stderr of a run that must fail and change nothing.
 fn refused(dir: &Path, line: &str) -> String {
     let before = content(dir);
-    let output = briquette(dir, line);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+    let said = failed(dir, line);
     assert!(content(dir) == before, "{line} changed a file: {said}");
     said
 }
@@ -54,24 +49,18 @@ fn content(dir: &Path) -> Vec<(String, Vec<u8>)> {
 /// A folder with a model, a run file with its results, texts, and files of others.
 fn place() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
-    fs::create_dir(at("m")).unwrap();
-    for entry in fs::read_dir(MODEL).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_file() {
-            fs::copy(&path, at("m").join(path.file_name().unwrap())).unwrap();
-        }
+    copy_model(&dir.path().join("m"), &FILES);
+    let rest = "[[policies]]\nfile = \"p.toml\"\n[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
+    run_file_of(Path::new("m"), dir.path(), "run.toml", "budgets = [48]\n", rest);
+    for (name, content) in [
+        ("p.toml", Policy::tova(Budget::Tokens(48)).to_toml().unwrap().as_str()),
+        ("t.txt", &"It was a bright cold day in April. ".repeat(40)),
+        ("notes", "mine"),
+        ("notes.toml", "mine = 1"),
+        ("notes.json", "{\n  \"mine\": 1\n}\n"),
+    ] {
+        file(dir.path(), name, content);
     }
-    let head =
-        "name = \"n\"\nbudgets = [48]\n[[models]]\ndir = \"m\"\n[[policies]]\nfile = \"p.toml\"\n";
-    let task = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
-    fs::write(at("run.toml"), format!("{head}{task}")).unwrap();
-    let policy = Policy::tova(Budget::Tokens(48)).to_toml().unwrap();
-    fs::write(at("p.toml"), policy).unwrap();
-    fs::write(at("t.txt"), "It was a bright cold day in April. ".repeat(40)).unwrap();
-    fs::write(at("notes"), "mine").unwrap();
-    fs::write(at("notes.toml"), "mine = 1").unwrap();
-    fs::write(at("notes.json"), "{\n  \"mine\": 1\n}\n").unwrap();
     dir
 }
 
@@ -112,7 +101,7 @@ fn a_file_that_is_read_is_never_an_output() {
     ] {
         for force in ["", " --force"] {
             let said = refused(dir.path(), &format!("{line}{force}"));
-            assert!(said.contains("is read by this command"), "{line}{force}: {said}");
+            assert_says(&said, &["is read by this command"]);
         }
     }
     #[cfg(unix)]
@@ -122,7 +111,7 @@ fn a_file_that_is_read_is_never_an_output() {
         std::os::unix::fs::symlink("t.txt", at("link.txt")).unwrap();
         for name in ["same.txt", "link.txt"] {
             let said = refused(dir.path(), &format!("{COMPRESS} --force --out {name}"));
-            assert!(said.contains(&format!("{name} is read")), "{said}");
+            assert_says(&said, &[&format!("{name} is read")]);
         }
     }
 }
@@ -140,7 +129,7 @@ fn two_outputs_are_two_files() {
         "run run.toml --out ro --json ro/report.html".into(),
     ] {
         let said = refused(dir.path(), &format!("{line} --force"));
-        assert!(said.contains("is named for two outputs"), "{line}: {said}");
+        assert_says(&said, &["is named for two outputs"]);
     }
 }
 
@@ -149,14 +138,15 @@ fn a_file_of_others_is_overwritten_by_force_alone() {
     let dir = place();
     done(dir.path(), "run run.toml --out ro --no-report");
     let at = |name: &str| dir.path().join(name);
-    fs::create_dir_all(at("ro/report")).unwrap();
-    for name in ["ro/report.html", "ro/report/tables.md", "briquette.1"] {
-        fs::write(at(name), "mine").unwrap();
-    }
-    for folder in ["needle/report", "table/report", "nats"] {
-        fs::create_dir_all(at(folder)).unwrap();
-    }
-    for name in ["needle/report/memory.png", "table/report/tables.md", "nats/report.html"] {
+    for name in [
+        "ro/report.html",
+        "ro/report/tables.md",
+        "briquette.1",
+        "needle/report/memory.png",
+        "table/report/tables.md",
+        "nats/report.html",
+    ] {
+        fs::create_dir_all(at(name).parent().unwrap()).unwrap();
         fs::write(at(name), "mine").unwrap();
     }
     let lines = [
@@ -181,14 +171,12 @@ fn a_file_of_others_is_overwritten_by_force_alone() {
         "man --out .".into(),
     ];
     for line in &lines {
-        let said = refused(dir.path(), line);
-        assert!(said.contains("was not written by briquette (--force"), "{line}: {said}");
+        assert_says(&refused(dir.path(), line), &["was not written by briquette (--force"]);
     }
     for line in [&lines[0], &lines[2], &lines[9], &lines[18]] {
         done(dir.path(), &format!("{line} --force"));
     }
-    let page = fs::read_to_string(at("briquette.1")).unwrap();
-    assert!(page.contains(".TH briquette"), "{page}");
+    assert_says(&read(&at("briquette.1")), &[".TH briquette"]);
 }
 
 #[test]
@@ -199,15 +187,15 @@ fn results_of_another_command_are_left_as_they_are() {
     done(dir.path(), &format!("{compare} --out table"));
     for force in ["", " --force"] {
         let said = refused(dir.path(), &format!("{compare} --out ro{force}"));
-        assert!(said.contains("its name is n, here it is compare"), "{said}");
+        assert_says(&said, &["its name is n, here it is compare"]);
     }
     for shard in ["", " --shard 1/2", " --dry-run"] {
         let said = refused(dir.path(), &format!("run run.toml --out table --no-report{shard}"));
-        assert!(said.contains("its name is compare, here it is n"), "{said}");
+        assert_says(&said, &["its name is compare, here it is n"]);
     }
     fs::rename(dir.path().join("table/results.jsonl"), dir.path().join("x.toml.partial")).unwrap();
     let said = refused(dir.path(), &format!("{TUNE} --out x.toml"));
-    assert!(said.contains("`briquette run`, not of `briquette tune`"), "{said}");
+    assert_says(&said, &["`briquette run`, not of `briquette tune`"]);
 }
 
 /// Each command had a journal of its own once.
@@ -220,14 +208,14 @@ fn results_of_an_older_version_are_named() {
         let name = format!("{command}.jsonl");
         fs::write(out.join(&name), "{}\n").unwrap();
         let said = refused(dir.path(), &format!("{command} --model m --out {command}"));
-        assert!(said.contains(&name) && said.contains("older version"), "{said}");
+        assert_says(&said, &[&name, "older version"]);
     }
     let journal = dir.path().join("compare/results.jsonl");
     fs::remove_file(dir.path().join("compare/compare.jsonl")).unwrap();
     fs::write(&journal, "{\"briquette\":\"0.1.0\",\"command\":\"compare\"}\n").unwrap();
     let said = refused(dir.path(), "compare --model m --policies tova --out compare");
     let expected = "results.jsonl holds results of `briquette compare`, not of `briquette run`";
-    assert!(said.contains(expected), "{said}");
+    assert_says(&said, &[expected]);
 }
 
 #[cfg(unix)]
@@ -236,8 +224,7 @@ fn a_link_to_nothing_is_not_followed() {
     let dir = place();
     std::os::unix::fs::symlink("nowhere", dir.path().join("link")).unwrap();
     for line in [format!("{GENERATE} --json link"), format!("{COMPRESS} --out link --force")] {
-        let said = refused(dir.path(), &line);
-        assert!(said.contains("a link to a file that is not there"), "{said}");
+        assert_says(&refused(dir.path(), &line), &["a link to a file that is not there"]);
         assert!(!dir.path().join("nowhere").exists());
     }
 }
@@ -274,9 +261,12 @@ fn what_briquette_wrote_is_written_again() {
 #[cfg(unix)]
 #[test]
 fn devices_pipes_and_what_links_lead_to_are_no_outputs() {
-    use std::os::unix::{
-        fs::{FileTypeExt, symlink},
-        net::UnixListener,
+    use std::{
+        os::unix::{
+            fs::{FileTypeExt, symlink},
+            net::UnixListener,
+        },
+        process::Command,
     };
 
     let dir = place();
@@ -307,10 +297,8 @@ fn devices_pipes_and_what_links_lead_to_are_no_outputs() {
         "score notes.json --metric exact-match --json".into(),
     ] {
         for name in &names {
-            let output = briquette(dir.path(), &format!("{line} {name} --force"));
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{line} {name}: {said}");
-            assert!(said.contains("it is no regular file"), "{line} {name}: {said}");
+            let said = failed(dir.path(), &format!("{line} {name} --force"));
+            assert_says(&said, &["it is no regular file"]);
         }
     }
     assert!(names.iter().map(|name| kind(name)).eq(before));
@@ -323,9 +311,7 @@ fn devices_pipes_and_what_links_lead_to_are_no_outputs() {
     for name in ["ro/run.toml", "ro/plan.jsonl", "ro/report.html", "ro/report"] {
         let _ = fs::remove_file(at(name));
         symlink("../pipe.toml", at(name)).unwrap();
-        let said = briquette(dir.path(), "run run.toml --out ro --force");
-        let said = String::from_utf8_lossy(&said.stderr);
-        assert!(said.contains(name) && said.contains("no"), "{name}: {said}");
+        assert_says(&failed(dir.path(), "run run.toml --out ro --force"), &[name, "no"]);
         assert!(kind("pipe.toml").is_fifo() && kind(name).is_symlink(), "{name}");
         fs::remove_file(at(name)).unwrap();
     }
@@ -347,10 +333,8 @@ fn a_link_to_stdout_is_stdout() {
         if deleted {
             fs::remove_file(at("stdout")).unwrap();
         }
-        let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
-        command.current_dir(dir.path()).args(["policies", "--json", "out"]);
-        let output = command.stdout(file.try_clone().unwrap()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
+        let mut command = command(["policies", "--json", "out"]);
+        common::done(command.current_dir(dir.path()).stdout(file.try_clone().unwrap()));
         let mut written = String::new();
         file.rewind().unwrap();
         file.read_to_string(&mut written).unwrap();
@@ -367,24 +351,18 @@ fn a_link_to_stdout_is_stdout() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_compress() {
-    use std::{thread, time::Duration};
+    use std::{process::Stdio, thread, time::Duration};
 
     let dir = place();
-    fs::write(dir.path().join("t.txt"), "It was a bright cold day in April. ".repeat(150)).unwrap();
+    file(dir.path(), "t.txt", "It was a bright cold day in April. ".repeat(150));
     for wait in (1..).map(|steps| Duration::from_millis(150 * steps)) {
         let line = "compress --model m --file t.txt --policy kvzip --budget 128 --out x";
-        let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
-        let mut child = command
-            .current_dir(dir.path())
-            .args(line.split(' '))
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = command(line.split(' '));
+        let mut child = command.current_dir(dir.path()).stderr(Stdio::piped()).spawn().unwrap();
         thread::sleep(wait);
-        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        common::signal(&child, "-INT");
         let code = child.wait().unwrap().code();
-        assert!(sent.success() && code != Some(0), "it was never stopped");
+        assert_ne!(code, Some(0), "it was never stopped");
         if code == Some(130) {
             assert!(!dir.path().join("x").exists());
             return;

@@ -9,15 +9,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::{MODEL, briquette, refused, stdout, text};
+use common::{
+    assert_says, file, outputs, read, records_without, refused, refused_with, run_file, stdout,
+    text,
+};
 use serde_json::{Value, json};
-
-/// Writes a file, and returns where it is.
-fn file(dir: &Path, name: &str, content: &str) -> PathBuf {
-    let path = dir.join(name);
-    fs::write(&path, content).unwrap();
-    path
-}
 
 const EMBER: &str = r#"
 introduction = "\nSome special magic numbers are hidden within the following text. Make sure to memorize them. I will quiz you about the numbers afterwards.\n"
@@ -27,22 +23,13 @@ answer = " The special magic number is {word}:{number}"
 "#;
 
 /// The answers of a small grid, without the seconds they took.
-fn needle(more: &[&str]) -> Vec<String> {
+fn needle(more: &[&str]) -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
     let args = "needle --lengths 256 --depths 0,100 --samples 1 --policies tova --budgets 64 --out";
-    let args: Vec<&str> = args.split(' ').chain([text(dir.path())]).collect();
-    stdout(&[&args[..], more].concat());
-    let journal = fs::read_to_string(dir.path().join("results.jsonl")).unwrap();
-    let answer = |line: &str| {
-        let mut line: Value = serde_json::from_str(line).unwrap();
-        // A form is part of the label of a task, and a folder of that of a model.
-        let differs = |key: &str| key.ends_with("seconds") || ["task", "model"].contains(&key);
-        line.as_object_mut().unwrap().retain(|key, _| !differs(key));
-        line.to_string()
-    };
-    let mut answers: Vec<String> = journal.lines().skip(1).map(answer).collect();
-    answers.sort();
-    answers
+    stdout(args.split(' ').chain([text(dir.path())]).chain(more.iter().copied()));
+    // A form is part of the label of a task, and a folder of that of a model.
+    let differs = |key: &str| key.ends_with("seconds") || ["task", "model"].contains(&key);
+    records_without(&dir.path().join("results.jsonl"), differs)
 }
 
 #[test]
@@ -56,28 +43,28 @@ fn needles_are_asked_for_in_any_form() {
     assert_ne!(ruler, ours);
 
     let small = "needle --lengths 128 --depths 50 --samples 1 --policies tova --budgets 48";
-    let small: Vec<&str> = small.split(' ').collect();
-    let error = refused(&[&small[..], &["--form", "no/such.toml"]].concat());
-    assert!(error.contains("no/such.toml"), "{error}");
+    let small = small.split(' ');
+    assert_says(&refused(small.clone().chain(["--form", "no/such.toml"])), &["no/such.toml"]);
     let half = file(dir.path(), "half.toml", "introduction = \"\"\n");
-    let error = refused(&[&small[..], &["--form", text(&half)]].concat());
-    assert!(error.contains("half.toml") && error.contains("there is no `needle`"), "{error}");
-    let error = refused(&[&small[..], &["--chat"]].concat());
-    assert!(error.contains("no chat template"), "{error}");
+    let error = refused(small.clone().chain(["--form", text(&half)]));
+    assert_says(&error, &["half.toml", "there is no `needle`"]);
+    assert_says(&refused(small.chain(["--chat"])), &["no chat template"]);
 }
 
 #[test]
 fn a_run_file_asks_for_needles_in_a_form_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     file(dir.path(), "own.toml", EMBER);
+    let needles = |keys: &str| {
+        let policy = "[[policies]]\nname = \"full\"\n";
+        let task = format!("[[tasks.needle]]\nlengths = [256]\n{keys}");
+        run_file(dir.path(), "run.toml", "", &format!("{policy}{task}"))
+    };
     let prompts = |form: &str| {
-        let head =
-            format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n[[policies]]\nname = \"full\"\n");
-        let task = format!("[[tasks.needle]]\nlabel = \"n\"\nlengths = [256]\nsamples = 1\n{form}");
-        let run = file(dir.path(), "run.toml", &format!("{head}{task}"));
+        let run = needles(&format!("label = \"n\"\nsamples = 1\n{form}"));
         let out = dir.path().join("prompts.jsonl");
-        stdout(&["run", text(&run), "--prompts", text(&out)]);
-        fs::read_to_string(out).unwrap()
+        stdout(["run", text(&run), "--prompts", text(&out)]);
+        read(&out)
     };
     let ours = prompts("");
     assert_eq!(prompts("form = \"own.toml\"\n"), ours);
@@ -87,12 +74,7 @@ fn a_run_file_asks_for_needles_in_a_form_of_its_own() {
         ("form = \"gone.toml\"\n", "gone.toml"),
         ("form = \"own.toml\"\nvalues = 2\n", "one number under a word"),
     ] {
-        let head =
-            format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n[[policies]]\nname = \"full\"\n");
-        let task = format!("[[tasks.needle]]\nlengths = [256]\n{form}");
-        let run = file(dir.path(), "wrong.toml", &format!("{head}{task}"));
-        let error = refused(&["run", text(&run), "--dry-run"]);
-        assert!(error.contains(said), "{error}");
+        assert_says(&refused(["run", text(&needles(form)), "--dry-run"]), &[said]);
     }
 }
 
@@ -103,41 +85,34 @@ fn profiles_and_tables_are_made_in_any_form_and_not_mixed() {
     let at = |name: &str| dir.path().join(name);
     let calibrate = |out: &Path, form: &str| {
         let args = ["calibrate", "--prompts", "1", "--tokens", "128", "--min-right", "0"];
-        stdout(&[&args[..], &["--out", text(out), "--form", form]].concat());
-        fs::read_to_string(out).unwrap()
+        stdout([&args[..], &["--out", text(out), "--form", form]].concat());
+        read(out)
     };
     let ours = calibrate(&at("a.json"), "ember");
     assert_eq!(calibrate(&at("b.json"), text(&own)), ours);
     assert_ne!(calibrate(&at("c.json"), "ruler"), ours);
 
     let profile = at("a.json");
-    let sizes = "--counts 0,1 --length 128 --depths 50 --samples 1 --form ruler --profile";
-    let masked: Vec<&str> =
-        ["mask-heads"].into_iter().chain(sizes.split(' ')).chain([text(&profile)]).collect();
-    assert!(stdout(&masked).contains("semantic"));
+    let masked = "mask-heads --counts 0,1 --length 128 --depths 50 --samples 1 --form ruler";
+    assert_says(&stdout(masked.split(' ').chain(["--profile", text(&profile)])), &["semantic"]);
 
     let table = at("table");
-    let compare = |form| {
-        let sizes = "--length 256 --depths 50 --samples 1 --tokens 2 --windows 1 --policies tova";
-        let args = ["compare", "--budgets", "48", "--out", text(&table), "--form", form];
-        let args: Vec<&str> = args.into_iter().chain(sizes.split(' ')).collect();
-        briquette(&args)
-    };
+    let compare = "compare --length 256 --depths 50 --samples 1 --tokens 2 --windows 1";
     for (form, task) in [("ember", "needle\n"), ("ruler", "needle-ruler\n")] {
-        let output = compare(form);
-        let shown = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success() && shown.contains(task), "{shown}");
+        let args = ["--policies", "tova", "--budgets", "48", "--out", text(&table), "--form", form];
+        assert_says(&stdout(compare.split(' ').chain(args)), &[task]);
     }
 }
 
 #[cfg(unix)]
 #[test]
 fn a_models_own_conversation_is_written_around_the_question() {
+    use common::{MODEL, WEIGHTS, folder};
+
     // The embedded model under a chat template.
-    let dir = tempfile::tempdir().unwrap();
-    let model = dir.path().join("chatty");
+    let (_dir, [model]) = folder(["chatty"]);
     fs::create_dir(&model).unwrap();
-    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+    for name in WEIGHTS {
         std::os::unix::fs::symlink(fs::canonicalize(MODEL).unwrap().join(name), model.join(name))
             .unwrap();
     }
@@ -192,12 +167,11 @@ fn questions_of_ones_own_are_a_task() {
         ("mine.json", format!("[{}]", lines.join(",\n"))),
         ("mine.csv", format!("number,passage,word\n{}\n", rows.join("\n"))),
     ] {
-        file(dir.path(), name, &content);
-        let head = format!("name = \"mine\"\n[[models]]\ndir = {MODEL:?}\n");
-        let run = file(dir.path(), "run.toml", &(head + &RUN.replace("FILE", name)));
+        file(dir.path(), name, content);
+        let run = run_file(dir.path(), "run.toml", "", &RUN.replace("FILE", name));
         let out = dir.path().join(name.replace('.', "-"));
-        stdout(&["run", text(&run), "--out", text(&out), "--no-report"]);
-        let results = fs::read_to_string(out.join("results.jsonl")).unwrap();
+        stdout(["run", text(&run), "--out", text(&out), "--no-report"]);
+        let results = read(&out.join("results.jsonl"));
         let mut scores: Vec<(String, f64)> = results
             .lines()
             .skip(1)
@@ -222,13 +196,11 @@ fn questions_of_ones_own_are_a_task() {
 fn a_task_that_cannot_be_asked_is_refused_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     file(dir.path(), "mine.jsonl", "{\"context\":\"a\",\"question\":\"b\",\"answers\":[\"c\"]}\n");
-    let dry = |task: &str| {
-        let head = format!("name = \"mine\"\n[[models]]\ndir = {MODEL:?}\n");
+    let run = |task: &str| {
         let task = format!("[[tasks.questions]]\nfile = \"mine.jsonl\"\n{task}\n");
-        let run = file(dir.path(), "run.toml", &(head + &task));
-        briquette(&["run", text(&run), "--dry-run"])
+        run_file(dir.path(), "run.toml", "", &task)
     };
-    assert!(dry("metric = \"qa-f1\"").status.success());
+    stdout(["run", text(&run("metric = \"qa-f1\"")), "--dry-run"]);
     for (task, reason) in [
         ("", "`tasks.questions[0]` has no `metric`"),
         ("metric = \"blue\"", "`blue`"),
@@ -239,9 +211,7 @@ fn a_task_that_cannot_be_asked_is_refused_with_its_reason() {
         ("metric = \"qa-f1\"\nmax-new-tokens = 0", "at least 1"),
         ("metric = \"qa-f1\"\nlength = 0", "no prompt"),
     ] {
-        let output = dry(task);
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && error.contains(reason), "{task}: {error}");
+        assert_says(&refused(["run", text(&run(task)), "--dry-run"]), &[reason]);
     }
 }
 
@@ -252,10 +222,8 @@ fn predictions_made_elsewhere_are_scored_by_name() {
                  {\"prediction\":\"a dog\",\"answers\":\"the red fox\"}\n";
     let path = file(dir.path(), "said.jsonl", lines);
     let args = ["score", text(&path), "--metric", "qa-f1,exact-match"];
-    let shown = stdout(&args);
-    assert!(shown.contains("qa-f1") && shown.contains("0.500"), "{shown}");
-    let scores: Value =
-        serde_json::from_str(&stdout(&[&args[..], &["--json", "-"]].concat())).unwrap();
+    assert_says(&stdout(args), &["qa-f1", "0.500"]);
+    let scores = common::json(args);
     assert_eq!(scores["metrics"]["qa-f1"]["mean"], 0.5);
     assert_eq!(scores["metrics"]["exact-match"]["mean"], 0.0);
     assert_eq!(scores["records"][0]["scores"]["qa-f1"], 1.0);
@@ -264,44 +232,38 @@ fn predictions_made_elsewhere_are_scored_by_name() {
     // A table, with fields called otherwise.
     let table = file(dir.path(), "said.csv", "said,right\n007,007\n7,007\n");
     let fields = ["--prediction", "said", "--answers", "right", "--metric", "exact-match"];
-    let scores = stdout(&[&["score", text(&table), "--json", "-"], &fields[..]].concat());
-    let scores: Value = serde_json::from_str(&scores).unwrap();
+    let scores = common::json([&["score", text(&table)], &fields[..]].concat());
     assert_eq!(scores["metrics"]["exact-match"]["mean"], 0.5);
 
-    let damaged = file(dir.path(), "damaged.jsonl", &format!("{lines}{{\"answers\":[]}}\nno\n"));
+    let damaged = file(dir.path(), "damaged.jsonl", format!("{lines}{{\"answers\":[]}}\nno\n"));
     let args = ["score", text(&damaged), "--metric", "rouge1"];
-    let error = refused(&args);
-    assert!(error.contains("line 3") && error.contains("no `prediction`"), "{error}");
-    let left = briquette(&[&args[..], &["--skip-damaged"]].concat());
-    let said = String::from_utf8(left.stderr).unwrap();
-    assert!(left.status.success() && said.matches("left out").count() == 2, "{said}");
+    assert_says(&refused(args), &["line 3", "no `prediction`"]);
+    let (_, said) = outputs([&args[..], &["--skip-damaged"]].concat());
+    assert_eq!(said.matches("left out").count(), 2, "{said}");
     let none = file(dir.path(), "none.jsonl", "{\"prediction\":\"a\",\"answers\":[]}\n");
-    let error = refused(&["score", text(&none), "--metric", "rouge1"]);
-    assert!(error.contains("line 1") && error.contains("`answers` holds no answer"), "{error}");
+    let error = refused(["score", text(&none), "--metric", "rouge1"]);
+    assert_says(&error, &["line 1", "`answers` holds no answer"]);
     let empty = file(dir.path(), "empty.jsonl", "");
-    assert!(refused(&["score", text(&empty), "--metric", "rouge1"]).contains("empty.jsonl"));
+    assert_says(&refused(["score", text(&empty), "--metric", "rouge1"]), &["empty.jsonl"]);
 
     // Every metric has its name on the command line, and no other is taken.
-    let help = stdout(&["score", "--help"]);
+    let help = stdout(["score", "--help"]);
     for metric in briquette_eval::metrics::Metric::all() {
-        assert!(help.contains(metric.name()), "{}", metric.name());
+        assert_says(&help, &[metric.name()]);
     }
-    let output = briquette(&["score", text(&path), "--metric", "blue"]);
-    assert_eq!(output.status.code(), Some(2));
+    refused_with(2, ["score", text(&path), "--metric", "blue"]);
 }
 
 /// A run over questions of one's own, scored by `metric`, in a folder; returns the run file.
 fn questions_scored_by(dir: &Path, metric: &str) -> PathBuf {
     let lines: Vec<String> = questions().iter().map(Value::to_string).collect();
-    file(dir, "mine.jsonl", &lines.join("\n"));
-    let head = format!("name = \"mine\"\n[[models]]\ndir = {MODEL:?}\n");
+    file(dir, "mine.jsonl", lines.join("\n"));
     let task = RUN.replace("FILE", "mine.jsonl").replace("\"exact-match\"", metric);
-    file(dir, "run.toml", &(head + &task))
+    run_file(dir, "run.toml", "", &task)
 }
 
 /// The answers of a run: what was said and its scores by metric, by unit.
 fn answers(out: &Path) -> BTreeMap<String, (String, BTreeMap<String, f64>)> {
-    let results = fs::read_to_string(out.join("results.jsonl")).unwrap();
     let answer = |line: &str| {
         let line: Value = serde_json::from_str(line).unwrap();
         let answer = &line["answers"][0];
@@ -312,7 +274,7 @@ fn answers(out: &Path) -> BTreeMap<String, (String, BTreeMap<String, f64>)> {
         let unit = format!("{} {}", line["sample"], line["ask"]);
         (unit, (answer["said"].as_str().unwrap().to_owned(), scores))
     };
-    results.lines().skip(1).map(answer).collect()
+    read(&out.join("results.jsonl")).lines().skip(1).map(answer).collect()
 }
 
 #[test]
@@ -322,70 +284,51 @@ fn an_answer_has_several_metrics_and_can_be_scored_again_without_being_asked() {
     let run = questions_scored_by(dir.path(), "[\"exact-match\", \"contains-any\"]");
     let out = at("out");
     let args = ["run", text(&run), "--out", text(&out)];
-    let shown = stdout(&args);
-    assert!(shown.contains("exact-match") && shown.contains("contains-any"), "{shown}");
+    assert_says(&stdout(args), &["exact-match", "contains-any"]);
     let asked = answers(&out);
     assert_eq!(asked.len(), 6);
     for (said, scores) in asked.values() {
         assert_eq!(scores.len(), 2, "{said}");
         assert_eq!((scores["exact-match"], scores["contains-any"]), (1.0, 1.0), "{said}");
     }
-    let csv = fs::read_to_string(out.join("report/report.csv")).unwrap();
-    let head = csv.lines().next().unwrap();
-    assert!(head.contains("measure,metric"), "{head}");
-    for line in [",score,exact-match,", ",contains-any,contains-any,"] {
-        assert!(csv.contains(line), "{csv}");
-    }
+    let csv = read(&out.join("report/report.csv"));
+    assert_says(csv.lines().next().unwrap(), &["measure,metric"]);
+    assert_says(&csv, &[",score,exact-match,", ",contains-any,contains-any,"]);
 
     // A finished run by other metrics: the same numbers as Briquette gives to the texts themselves.
     let other = at("other");
     let scored = ["score", text(&out), "--metric", "rouge1,qa-f1", "--out", text(&other)];
     let before = fs::read(out.join("results.jsonl")).unwrap();
-    let shown = stdout(&scored);
-    assert!(shown.contains("rouge1") && shown.contains("nothing was asked again"), "{shown}");
+    assert_says(&stdout(scored), &["rouge1", "nothing was asked again"]);
     assert_eq!(fs::read(out.join("results.jsonl")).unwrap(), before);
     let again = answers(&other);
     assert!(other.join("report.html").is_file());
     for taken in [&other, &out] {
-        let error = refused(&[&scored[..5], &[text(taken)]].concat());
-        assert!(error.contains("name another folder"), "{error}");
+        assert_says(&refused([&scored[..5], &[text(taken)]].concat()), &["name another folder"]);
     }
-    stdout(&[&scored[..], &["--force"]].concat());
+    stdout([&scored[..], &["--force"]].concat());
     for (unit, (said, _)) in &asked {
         let (kept, scores) = &again[unit];
         assert_eq!(kept, said);
         assert_eq!(scores.keys().collect::<Vec<_>>(), ["qa-f1", "rouge1"]);
         assert_eq!(scores["qa-f1"], 1.0, "{said}");
     }
-    let json: Value = serde_json::from_str(&stdout(&[
-        "score",
-        text(&out.join("results.jsonl")),
-        "--metric",
-        "rouge1",
-        "--json",
-        "-",
-    ]))
-    .unwrap();
-    assert_eq!(json["metrics"], json!(["rouge1"]));
-    assert_eq!(json["missing"], 0);
-    let rows = json["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 2, "{json}");
-    assert!(
-        rows.iter().all(|row| row["mean"]["mean"] == 1.0 && row["metric"] == "rouge1"),
-        "{json}"
-    );
+    let results = out.join("results.jsonl");
+    let scores = common::json(["score", text(&results), "--metric", "rouge1"]);
+    assert_eq!(scores["metrics"], json!(["rouge1"]));
+    assert_eq!(scores["missing"], 0);
+    let rows = scores["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{scores}");
+    let mut right = rows.iter().map(|row| (&row["mean"]["mean"], &row["metric"]));
+    assert!(right.all(|(mean, metric)| *mean == 1.0 && *metric == "rouge1"), "{scores}");
 
     // Other metrics in the run file: the answers stay.
     questions_scored_by(dir.path(), "\"rouge1\"");
-    let tried = briquette(&["run", text(&run), "--out", text(&out), "--dry-run"]);
-    let tried = String::from_utf8(tried.stderr).unwrap();
-    assert!(tried.contains("6 results are scored anew"), "{tried}");
-    assert_eq!(fs::read(out.join("results.jsonl")).unwrap(), before);
-    let shard = refused(&[&args[..], &["--shard", "1/2"]].concat());
-    assert!(shard.contains("scored by other metrics"), "{shard}");
-    let output = briquette(&args);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && said.contains("6 results are scored anew"), "{said}");
+    let (_, tried) = outputs(["run", text(&run), "--out", text(&out), "--dry-run"]);
+    assert_says(&tried, &["6 results are scored anew"]);
+    assert_eq!(fs::read(&results).unwrap(), before);
+    assert_says(&refused([&args[..], &["--shard", "1/2"]].concat()), &["scored by other metrics"]);
+    assert_says(&outputs(args).1, &["6 results are scored anew"]);
     for (unit, (said, scores)) in answers(&out) {
         assert_eq!((&said, &scores["rouge1"], scores.len()), (&asked[&unit].0, &1.0, 1));
     }
@@ -395,7 +338,7 @@ fn an_answer_has_several_metrics_and_can_be_scored_again_without_being_asked() {
             .map(|line| serde_json::from_str::<Value>(line).unwrap()["ended_seconds"].to_string())
             .collect()
     };
-    assert_eq!(seconds(&fs::read(out.join("results.jsonl")).unwrap()), seconds(&before));
+    assert_eq!(seconds(&fs::read(&results).unwrap()), seconds(&before));
 }
 
 #[test]
@@ -405,22 +348,22 @@ fn shards_that_were_merged_keep_scores_that_no_longer_count() {
     let out = dir.path().join("out");
     let args = ["run", text(&run), "--out", text(&out), "--no-report"];
     for shard in ["1/2", "2/2"] {
-        stdout(&[&args[..], &["--shard", shard]].concat());
+        stdout([&args[..], &["--shard", shard]].concat());
     }
-    stdout(&["merge", text(&out)]);
+    stdout(["merge", text(&out)]);
     questions_scored_by(dir.path(), "\"rouge1\"");
-    stdout(&args);
-    stdout(&["merge", text(&out)]);
+    stdout(args);
+    stdout(["merge", text(&out)]);
     let scored = answers(&out);
     assert_eq!(scored.len(), 6);
     assert!(scored.values().all(|(_, scores)| scores.keys().eq(["rouge1"])), "{scored:?}");
-    assert!(stdout(&["score", text(&out), "--metric", "qa-f1"]).contains("qa-f1"));
+    let score = ["score", text(&out), "--metric", "qa-f1"];
+    assert_says(&stdout(score), &["qa-f1"]);
     // Other answers are a conflict still.
     let shard = out.join("results-1-of-2.jsonl");
-    let lines = fs::read_to_string(&shard).unwrap();
-    fs::write(&shard, lines.replace("\"said\":\"", "\"said\":\"x")).unwrap();
-    for args in [&["merge", text(&out)][..], &["score", text(&out), "--metric", "qa-f1"]] {
-        assert!(refused(args).contains("not the same"));
+    fs::write(&shard, read(&shard).replace("\"said\":\"", "\"said\":\"x")).unwrap();
+    for args in [&["merge", text(&out)][..], &score] {
+        assert_says(&refused(args), &["not the same"]);
     }
 }
 
@@ -429,32 +372,27 @@ fn scores_of_a_run_that_cannot_be_had_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let score =
-        |path: &Path, more: &[&str]| refused(&[&["score", text(path), "--metric"], more].concat());
+        |path: &Path, more: &[&str]| refused([&["score", text(path), "--metric"], more].concat());
     let run = questions_scored_by(dir.path(), "\"exact-match\"");
     let out = at("out");
-    stdout(&["run", text(&run), "--out", text(&out), "--no-report"]);
-    let error = score(&out, &["rouge1", "--answers", "right"]);
-    assert!(error.contains("--answers"), "{error}");
-    let error = score(&out, &["truthfulqa-bleu-acc"]);
-    assert!(error.contains("kept without any"), "{error}");
-    let error = score(&out, &["rouge1,rouge1"]);
-    assert!(error.contains("`rouge1` is there twice"), "{error}");
+    stdout(["run", text(&run), "--out", text(&out), "--no-report"]);
+    assert_says(&score(&out, &["rouge1", "--answers", "right"]), &["--answers"]);
+    assert_says(&score(&out, &["truthfulqa-bleu-acc"]), &["kept without any"]);
+    assert_says(&score(&out, &["rouge1,rouge1"]), &["`rouge1` is there twice"]);
     let said = file(dir.path(), "said.jsonl", "{\"prediction\":\"a\",\"answers\":\"a\"}\n");
     let error = score(&said, &["rouge1", "--out", text(&at("other"))]);
     assert!(error.contains("--out") && !at("other").exists(), "{error}");
     for metric in ["[]", "[\"rouge1\", \"rouge1\"]", "\"rogue1\""] {
         let wrong = questions_scored_by(dir.path(), metric);
-        let error = refused(&["run", text(&wrong), "--dry-run"]);
+        let error = refused(["run", text(&wrong), "--dry-run"]);
         assert!(error.contains("metric") || error.contains("rogue1"), "{error}");
     }
 
     let task = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\nwindows = 1\n";
-    let head = format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n");
-    let run = file(dir.path(), "losses.toml", &(head + task));
+    let run = run_file(dir.path(), "losses.toml", "", task);
     let losses = at("losses");
-    stdout(&["run", text(&run), "--out", text(&losses), "--no-report"]);
-    let error = score(&losses, &["rouge1"]);
-    assert!(error.contains("holds no answers"), "{error}");
+    stdout(["run", text(&run), "--out", text(&losses), "--no-report"]);
+    assert_says(&score(&losses, &["rouge1"]), &["holds no answers"]);
 }
 
 #[test]
@@ -462,13 +400,11 @@ fn seconds_of_policies_that_shared_a_prefill_are_those_of_each_alone() {
     let dir = tempfile::tempdir().unwrap();
     let policies = "[[policies]]\nname = \"full\"\n[[policies]]\nname = \"snapkv\"\nbudgets = [64]\n\
                     [[policies]]\nname = \"tova\"\nbudgets = [64]\n";
-    let task = "[[tasks.needle]]\nlengths = [512]\ndepths = [50]\nsamples = 1\n";
-    let task = format!("{task}ask = \"after\"\n");
-    let run = format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n{policies}{task}");
-    let run = file(dir.path(), "run.toml", &run);
+    let task = "[[tasks.needle]]\nlengths = [512]\ndepths = [50]\nsamples = 1\nask = \"after\"\n";
+    let run = run_file(dir.path(), "run.toml", "", &format!("{policies}{task}"));
     let out = dir.path().join("out");
-    stdout(&["run", text(&run), "--out", text(&out), "--no-report"]);
-    let results = fs::read_to_string(out.join("results.jsonl")).unwrap();
+    stdout(["run", text(&run), "--out", text(&out), "--no-report"]);
+    let results = read(&out.join("results.jsonl"));
     let lines: Vec<Value> =
         results.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 3, "{results}");
@@ -489,6 +425,8 @@ fn seconds_of_policies_that_shared_a_prefill_are_those_of_each_alone() {
 fn a_path_that_is_not_utf8_is_named_or_refused() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
+    use common::{MODEL, command};
+
     let dir = tempfile::tempdir().unwrap();
     let odd = |bytes: &[u8]| dir.path().join(OsStr::from_bytes(bytes));
     std::os::unix::fs::symlink(fs::canonicalize(MODEL).unwrap(), odd(b"m\xff")).unwrap();
@@ -498,12 +436,11 @@ fn a_path_that_is_not_utf8_is_named_or_refused() {
     fs::write(odd(b"h\xff").join("a.txt"), &prose).unwrap();
     fs::copy(Path::new(MODEL).join("profile.json"), odd(b"p\xff.json")).unwrap();
     let run = |line: &str| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_briquette"));
         let word = |word: &str| match word.split_once('%') {
             Some((before, after)) => odd(&[before.as_bytes(), b"\xff", after.as_bytes()].concat()),
             None => PathBuf::from(word),
         };
-        command.current_dir(dir.path()).args(line.split(' ').map(word)).output().unwrap()
+        command(line.split(' ').map(word)).current_dir(dir.path()).output().unwrap()
     };
     let small = "--policies tova --budgets 48 --samples 1";
     for line in [
@@ -519,7 +456,7 @@ fn a_path_that_is_not_utf8_is_named_or_refused() {
         let output = run(&line);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{line}: {said}");
-        assert!(said.contains("\\xFF") && said.contains("is not UTF-8"), "{line}: {said}");
+        assert_says(&said, &["\\xFF", "is not UTF-8"]);
         assert!(!said.contains("panicked"), "{line}: {said}");
     }
     // Where no run file is between, such a path is as good as any other.
@@ -547,13 +484,12 @@ fn a_path_that_is_not_utf8_is_named_or_refused() {
 fn results_that_are_there_twice_are_one_everywhere() {
     let dir = tempfile::tempdir().unwrap();
     let task = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\nwindows = 2\n";
-    let head = format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n");
-    let run = file(dir.path(), "run.toml", &(head + task));
+    let run = run_file(dir.path(), "run.toml", "", task);
     let out = dir.path().join("out");
     let args = ["run", text(&run), "--out", text(&out), "--no-report"];
-    stdout(&args);
+    stdout(args);
     let results = out.join("results.jsonl");
-    let whole = fs::read_to_string(&results).unwrap();
+    let whole = read(&results);
     let last: Value = serde_json::from_str(whole.lines().last().unwrap()).unwrap();
     let with = |change: fn(&mut Value)| {
         let mut line = last.clone();
@@ -569,12 +505,11 @@ fn results_that_are_there_twice_are_one_everywhere() {
     for args in commands {
         stdout(args);
     }
-    let merged = fs::read_to_string(merged.join("results.jsonl")).unwrap();
+    let merged = read(&merged.join("results.jsonl"));
     assert!(!merged.contains("12345"), "{merged}");
     // Other losses are not, and no one can say which are right.
     with(|line| line["nats"][0] = json!(0.25));
     for args in commands {
-        let error = refused(args);
-        assert!(error.contains("the results") && error.contains("not the same"), "{error}");
+        assert_says(&refused(args), &["the results", "not the same"]);
     }
 }

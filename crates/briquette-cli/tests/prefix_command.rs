@@ -2,9 +2,12 @@
 
 mod common;
 
-use std::{fs, path::Path};
+use std::fs;
 
-use common::{briquette, text};
+use common::{
+    FILES, assert_says, copy_model, file, folder, json, read, refused, refused_with, run_file,
+    stdout, text,
+};
 use serde_json::Value;
 
 const DOCUMENT: &str = "\nSome special magic numbers are hidden within the following text. Make sure to memorize them. \
@@ -21,32 +24,18 @@ const TEMPLATE: &str = "<|begin_of_text|>{% for message in messages %}{{ message
 const ASKED: &str =
     "\nWhat is the special magic number for countess mentioned in the provided text?";
 
-fn json(args: &[&str]) -> Value {
-    let output = briquette(&[args, &["--json", "-"]].concat());
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn refused(args: &[&str], code: i32) -> String {
-    let output = briquette(args);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
 #[test]
 fn a_prefix_answers_as_the_text_would() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("document.prefix");
-    let kept = json(&["compress", "--prompt", DOCUMENT, "--policy", "full", "--out", text(&file)]);
+    let (_folder, [file]) = folder(["document.prefix"]);
+    let kept = json(["compress", "--prompt", DOCUMENT, "--policy", "full", "--out", text(&file)]);
     assert_eq!(kept["bytes_written"], fs::metadata(&file).unwrap().len());
     assert_eq!(kept["tokens_kept"][0], kept["tokens"]);
     // Room for tokens to come is no part of what is kept.
     let bytes = |key: &str| kept[key].as_u64().unwrap();
     let full = bytes("bytes_held") - bytes("bytes_spare");
     assert!(bytes("bytes_full") <= full && full * 10 < bytes("bytes_full") * 11, "{kept}");
-    let stdout = refused(&["compress", "--prompt", DOCUMENT, "--out", "-"], 1);
-    assert!(stdout.contains("--out FILE"), "{stdout}");
-    let from = |question: &str| json(&["generate", "--prompt", question, "--prefix", text(&file)]);
+    assert_says(&refused(["compress", "--prompt", DOCUMENT, "--out", "-"]), &["--out FILE"]);
+    let from = |question: &str| json(["generate", "--prompt", question, "--prefix", text(&file)]);
     let found = from(QUESTION);
     assert_eq!(found["text"].as_str().unwrap().trim_end(), "8174205", "{found}");
     let question = found["prefill"]["tokens"].as_u64().unwrap();
@@ -57,7 +46,7 @@ fn a_prefix_answers_as_the_text_would() {
 
     // Under a policy of its own it keeps as much as it was told to.
     let args = ["compress", "--prompt", DOCUMENT, "--policy", "snapkv:kernel=15", "--budget", "48"];
-    let small = json(&[&args[..], &["--out", text(&file)]].concat());
+    let small = json([&args[..], &["--out", text(&file)]].concat());
     assert_eq!(small["tokens_kept"][0], 48);
     assert!(small["bytes_written"].as_u64() < kept["bytes_written"].as_u64());
     assert_eq!(from(QUESTION)["policy"], "snapkv:kernel=15");
@@ -66,15 +55,14 @@ fn a_prefix_answers_as_the_text_would() {
 /// KVzip reads the text twice before it is kept, and a question behind it is not.
 #[test]
 fn a_text_that_is_read_twice_is_kept_small() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("document.prefix");
+    let (_folder, [file]) = folder(["document.prefix"]);
     for policy in ["kvzip", "kvzip-plus"] {
         let args = ["compress", "--prompt", DOCUMENT, "--policy", policy, "--budget", "25%"];
-        let kept = json(&[&args[..], &["--out", text(&file)]].concat());
+        let kept = json([&args[..], &["--out", text(&file)]].concat());
         // Of so short a text room for what follows is most of what is held.
         let part = kept["bytes_written"].as_f64().unwrap() / kept["bytes_full"].as_f64().unwrap();
         assert!(part < 0.4, "{policy}: {kept}");
-        let found = json(&["generate", "--prompt", QUESTION, "--prefix", text(&file)]);
+        let found = json(["generate", "--prompt", QUESTION, "--prefix", text(&file)]);
         let question = found["prefill"]["tokens"].as_u64().unwrap();
         let seen = found["cache"]["tokens_seen"].as_u64().unwrap();
         assert!(seen >= kept["tokens"].as_u64().unwrap() + question, "{found}");
@@ -86,23 +74,22 @@ fn a_text_that_is_read_twice_is_kept_small() {
 #[test]
 fn a_chat_prefix_answers_as_the_conversation_would() {
     let folder = tempfile::tempdir().unwrap();
-    let (file, template) =
-        (folder.path().join("document.prefix"), folder.path().join("chat.jinja"));
-    fs::write(&template, TEMPLATE).unwrap();
+    let template = file(folder.path(), "chat.jinja", TEMPLATE);
+    let file = folder.path().join("document.prefix");
     let compress =
         ["compress", "--prompt", DOCUMENT, "--out", text(&file), "--template", text(&template)];
     let from = |question: &str, more: &[&str]| {
         let args = ["generate", "--prompt", question, "--prefix", text(&file)];
-        json(&[&args[..], &["--max-new-tokens", "8"], more].concat())
+        json([&args[..], &["--max-new-tokens", "8"], more].concat())
     };
     let tokens = |report: &Value| report["prefill"]["tokens"].as_u64().unwrap();
     let message = format!("{DOCUMENT}{ASKED}");
     let systems: [&[&str]; 2] = [&[], &["--system", "Be brief."]];
     for system in systems {
         let chat = [&["--chat", "--policy", "full"][..], system].concat();
-        let kept = json(&[&compress[..], &chat[..]].concat());
+        let kept = json([&compress[..], &chat[..]].concat());
         let args = ["generate", "--prompt", message.as_str(), "--template", text(&template)];
-        let whole = json(&[&args[..], &chat[..], &["--max-new-tokens", "8"]].concat());
+        let whole = json([&args[..], &chat[..], &["--max-new-tokens", "8"]].concat());
         let found = from(ASKED, &[]);
         assert_eq!(found["text"], whole["text"], "{system:?}");
         assert_eq!(kept["tokens"].as_u64().unwrap() + tokens(&found), tokens(&whole));
@@ -118,7 +105,7 @@ fn a_chat_prefix_answers_as_the_conversation_would() {
     // A template that writes nothing behind the message, and a question of one token.
     fs::write(&template, "{{ messages[0].content }}").unwrap();
     let small = ["--chat", "--policy", "snapkv:kernel=15", "--budget", "48"];
-    let kept = json(&[&compress[..], &small].concat());
+    let kept = json([&compress[..], &small].concat());
     assert_eq!(kept["tokens_kept"][0], 48);
     let found = from(".", &[]);
     assert_eq!(tokens(&found), 1, "{found}");
@@ -129,111 +116,86 @@ fn a_chat_prefix_answers_as_the_conversation_would() {
 #[test]
 fn a_chat_prefix_is_told_from_a_plain_one() {
     let folder = tempfile::tempdir().unwrap();
-    let (file, template) =
-        (folder.path().join("document.prefix"), folder.path().join("chat.jinja"));
-    fs::write(&template, TEMPLATE).unwrap();
+    let template = file(folder.path(), "chat.jinja", TEMPLATE);
+    let file = folder.path().join("document.prefix");
     let compress = ["compress", "--prompt", DOCUMENT, "--out", text(&file)];
-    json(&compress);
+    stdout(compress);
     let ask = ["generate", "--prompt", ASKED, "--prefix", text(&file)];
-    let error = refused(&[&ask[..], &["--chat"]].concat(), 1);
-    assert!(error.contains("leave --chat out") && error.contains("compress --chat"), "{error}");
+    let error = refused([&ask[..], &["--chat"]].concat());
+    assert_says(&error, &["leave --chat out", "compress --chat"]);
     for more in [["--template", text(&template)], ["--system", "Be brief."]] {
-        let error = refused(&[&ask[..], &more].concat(), 2);
-        assert!(error.contains("--prefix"), "{error}");
-        let error = refused(&[&compress[..], &more].concat(), 2);
-        assert!(error.contains("--chat"), "{error}");
+        assert_says(&refused_with(2, [&ask[..], &more].concat()), &["--prefix"]);
+        assert_says(&refused_with(2, [&compress[..], &more].concat()), &["--chat"]);
     }
-    let error = refused(&[&compress[..], &["--chat"]].concat(), 1);
-    assert!(error.contains("no chat template") && error.contains("--template"), "{error}");
+    let error = refused([&compress[..], &["--chat"]].concat());
+    assert_says(&error, &["no chat template", "--template"]);
     fs::write(&template, "hello").unwrap();
     let chat = ["--chat", "--template", text(&template)];
-    let error = refused(&[&compress[..], &chat].concat(), 1);
-    assert!(error.contains("0 times"), "{error}");
+    assert_says(&refused([&compress[..], &chat].concat()), &["0 times"]);
 
     // A run goes on behind a text, not within a message.
     fs::write(&template, TEMPLATE).unwrap();
-    json(&[&compress[..], &chat].concat());
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
-    let models = format!("name = \"chat\"\n[[models]]\ndir = {:?}\n", text(&model));
+    stdout([&compress[..], &chat].concat());
     let rest = "[[policies]]\nprefix = \"document.prefix\"\n[[tasks.needle]]\nlengths = [256]\n";
-    let run = folder.path().join("run.toml");
-    fs::write(&run, models + rest).unwrap();
+    let run = run_file(folder.path(), "run.toml", "", rest);
     let out = folder.path().join("out");
-    let error = refused(&["run", text(&run), "--out", text(&out), "--no-report"], 1);
-    assert!(error.contains("`document`") && error.contains("without --chat"), "{error}");
+    let error = refused(["run", text(&run), "--out", text(&out), "--no-report"]);
+    assert_says(&error, &["`document`", "without --chat"]);
 }
 
 #[test]
 fn what_is_no_prefix_of_this_model_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("document.prefix");
+    let (folder, [file]) = folder(["document.prefix"]);
     let out = text(&file);
-    json(&["compress", "--prompt", DOCUMENT, "--out", out]);
+    let compress = ["compress", "--prompt", DOCUMENT, "--out", out];
+    stdout(compress);
     let ask = ["generate", "--prompt", QUESTION, "--prefix", out];
-    let error = refused(&[&ask[..], &["--budget", "64"]].concat(), 2);
-    assert!(error.contains("--budget"), "{error}");
-    let error = refused(&[&ask[..], &["--dtype", "f16"]].concat(), 1);
-    assert!(error.contains("F32") && error.contains("F16"), "{error}");
+    assert_says(&refused_with(2, [&ask[..], &["--budget", "64"]].concat()), &["--budget"]);
+    assert_says(&refused([&ask[..], &["--dtype", "f16"]].concat()), &["F32", "F16"]);
 
     // Quantized weights compute other keys and values, each number of bits its own.
     let quantized = |bits| [&ask[..], &["--max-new-tokens", "1", "--quantize", bits]].concat();
     for bits in ["4", "8"] {
-        let error = refused(&quantized(bits), 1);
         let weights = format!("with weights of {bits} bits");
-        assert!(error.contains("is of the model") && error.contains(&weights), "{error}");
+        assert_says(&refused(quantized(bits)), &["is of the model", &weights]);
     }
-    json(&["compress", "--prompt", DOCUMENT, "--out", out, "--quantize", "4"]);
-    json(&quantized("4"));
+    stdout([&compress[..], &["--quantize", "4"]].concat());
+    stdout(quantized("4"));
     for args in [quantized("8"), ask.to_vec()] {
-        let error = refused(&args, 1);
-        assert!(error.contains("with weights of 4 bits"), "{error}");
+        assert_says(&refused(args), &["with weights of 4 bits"]);
     }
-    json(&["compress", "--prompt", DOCUMENT, "--out", out]);
+    stdout(compress);
 
     // The same weights in a folder with another tokenizer are another model.
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
     let other = folder.path().join("other");
-    fs::create_dir(&other).unwrap();
-    for entry in fs::read_dir(&model).unwrap() {
-        let entry = entry.unwrap();
-        if entry.file_type().unwrap().is_file() {
-            fs::copy(entry.path(), other.join(entry.file_name())).unwrap();
-        }
-    }
+    copy_model(&other, &FILES);
     let tokenizer = other.join("tokenizer.json");
-    let json = fs::read_to_string(&tokenizer).unwrap() + "\n";
-    fs::write(&tokenizer, json).unwrap();
-    let error = refused(&[&ask[..], &["--model", text(&other)]].concat(), 1);
-    assert!(error.contains("is of the model"), "{error}");
+    fs::write(&tokenizer, read(&tokenizer) + "\n").unwrap();
+    assert_says(&refused([&ask[..], &["--model", text(&other)]].concat()), &["is of the model"]);
 
     let mut bytes = fs::read(&file).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     fs::write(&file, &bytes).unwrap();
-    assert!(refused(&ask, 1).contains("was altered"));
+    assert_says(&refused(ask), &["was altered"]);
     fs::write(&file, &bytes[..last]).unwrap();
-    assert!(refused(&ask, 1).contains("cut off"));
+    assert_says(&refused(ask), &["cut off"]);
 }
 
 /// Every sample of a run follows what was kept.
 #[test]
 fn a_run_starts_from_a_prefix() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("document.prefix");
-    let kept = json(&["compress", "--prompt", DOCUMENT, "--policy", "full", "--out", text(&file)]);
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
-    let run = folder.path().join("run.toml");
-    let of = |more: &str| {
-        let models = format!("[[models]]\ndir = {:?}\n", text(&model));
-        format!("name = \"prefixes\"\n{models}[[policies]]\nprefix = \"document.prefix\"\n{more}")
+    let (folder, [file]) = folder(["document.prefix"]);
+    let kept = json(["compress", "--prompt", DOCUMENT, "--policy", "full", "--out", text(&file)]);
+    let write = |more: &str| {
+        let policy = "[[policies]]\nprefix = \"document.prefix\"\n";
+        run_file(folder.path(), "run.toml", "", &format!("{policy}{more}"))
     };
-    let needle = "[[tasks.needle]]\nlengths = [256]\nask = [\"after\"]\n";
-    fs::write(&run, of(needle)).unwrap();
+    let run = write("[[tasks.needle]]\nlengths = [256]\nask = [\"after\"]\n");
     let out = folder.path().join("out");
     let args = ["run", text(&run), "--out", text(&out), "--no-report"];
-    let output = briquette(&args);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lines = fs::read_to_string(out.join("results.jsonl")).unwrap();
+    stdout(args);
+    let lines = read(&out.join("results.jsonl"));
     let full = |policy: &str| -> Vec<u64> {
         let records = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let of_policy = records.filter(|record| record["policy"] == policy);
@@ -258,8 +220,7 @@ fn a_run_starts_from_a_prefix() {
         ),
         ("[[tasks.perplexity]]\nprompt = 64\ntokens = 16\n", "starts from a prefix"),
     ] {
-        fs::write(&run, of(text)).unwrap();
-        let error = refused(&args, 1);
-        assert!(error.contains(what), "{error}");
+        write(text);
+        assert_says(&refused(args), &[what]);
     }
 }

@@ -12,7 +12,7 @@ use briquette_eval::{
     record::{CacheBytes, Record},
     tasks::Question,
 };
-use common::briquette;
+use common::{assert_says, file, outputs, read, refused, refused_with, text};
 use made_up::{HOSTILE, answers, record};
 
 /// Results of one policy on `samples` questions.
@@ -37,10 +37,8 @@ fn labels_that_steer_or_compute_have_a_page() {
         record(label, "64", label, 0, Some(Question::Before), outcome)
     };
     made_up::write(&dir.path().join("results.jsonl"), &labels.iter().map(one).collect::<Vec<_>>());
-    let done = briquette(&["report", dir.path().to_str().unwrap()]);
-    let warned = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{warned}");
-    let table = fs::read_to_string(dir.path().join("report/report.csv")).unwrap();
+    outputs(["report", text(dir.path())]);
+    let table = read(&dir.path().join("report/report.csv"));
     let rows = || table.lines().skip(1);
     for label in ["'=cmd|", "'+1", "'@x", "'-y"] {
         assert!(rows().any(|row| row.contains(&format!(",{label}"))), "{label}: {table}");
@@ -56,10 +54,8 @@ fn labels_that_steer_or_compute_have_a_page() {
 fn the_command_writes_the_page_and_says_what_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let refused = briquette(&["report", &path("")]);
-    assert_eq!(refused.status.code(), Some(1));
-    let error = String::from_utf8(refused.stderr).unwrap();
-    assert!(error.contains("holds neither results.jsonl nor results-I-of-N.jsonl"), "{error}");
+    let missing = "holds neither results.jsonl nor results-I-of-N.jsonl";
+    assert_says(&refused(["report", &path("")]), &[missing]);
 
     let records = results(3);
     for shard in 1..=2 {
@@ -67,36 +63,30 @@ fn the_command_writes_the_page_and_says_what_is_missing() {
         made_up::write(&file, &records[shard - 1..=shard]);
     }
     let cut = dir.path().join("results-2-of-2.jsonl");
-    let whole = fs::read_to_string(&cut).unwrap();
+    let whole = read(&cut);
     fs::write(&cut, format!("{whole}{{\"model\":\"emb")).unwrap();
     let plan = results(5);
     let keys = plan.iter().map(|record| serde_json::to_string(&record.key).unwrap() + "\n");
-    fs::write(path("plan.jsonl"), keys.collect::<String>()).unwrap();
+    file(dir.path(), "plan.jsonl", keys.collect::<String>());
     let out = path("elsewhere.html");
-    let done = briquette(&["report", &path(""), "--out", &out, "--title", "Two <shards>"]);
-    let (said, warned) =
-        (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap());
-    assert!(done.status.success(), "{warned}");
-    assert!(said.contains("3 records; report.csv, differences.csv, tables.md and "), "{said}");
-    assert!(warned.contains("results-2-of-2.jsonl is cut short"), "{warned}");
-    assert!(warned.contains("1 record of a unit that was read before"), "{warned}");
-    assert!(warned.contains("2 of 5 units of the run are missing"), "{warned}");
+    let (said, warned) = outputs(["report", &path(""), "--out", &out, "--title", "Two <shards>"]);
+    assert_says(&said, &["3 records; report.csv, differences.csv, tables.md and "]);
+    let cut_short = "results-2-of-2.jsonl is cut short";
+    let missing = "2 of 5 units of the run are missing";
+    assert_says(&warned, &[cut_short, "1 record of a unit that was read before", missing]);
     let page = fs::read_to_string(out).unwrap();
     assert!(page.contains("<h1>Two &lt;shards&gt;</h1>"));
     // The page may be far from the files, and says the same without their names.
     let top = &page[page.find("<header>").unwrap()..page.find("</header>").unwrap()];
-    assert!(top.contains("The last line of the results is cut short"), "{top}");
+    assert_says(top, &["The last line of the results is cut short"]);
     assert!(!top.contains("of-2.jsonl") && !top.contains(&path("")), "{top}");
 
-    let done = briquette(&["report", &path(""), "--tables", "latex"]);
-    let said = String::from_utf8(done.stdout).unwrap();
-    assert!(said.contains("tables.md, tables.tex and "), "{said}");
+    let (said, _) = outputs(["report", &path(""), "--tables", "latex"]);
+    assert_says(&said, &["tables.md, tables.tex and "]);
     assert!(dir.path().join("report/tables.tex").is_file());
     // `--format` is that of the tables on stdout, which this command has none of.
-    assert_eq!(briquette(&["report", &path(""), "--format", "latex"]).status.code(), Some(2));
+    refused_with(2, ["report", &path(""), "--format", "latex"]);
 
     fs::write(&cut, whole.replacen("\"seed\":0", "\"seed\":\"x\"", 1)).unwrap();
-    let refused = briquette(&["report", &path("")]);
-    let error = String::from_utf8(refused.stderr).unwrap();
-    assert!(error.contains("results-2-of-2.jsonl, line 2: "), "{error}");
+    assert_says(&refused(["report", &path("")]), &["results-2-of-2.jsonl, line 2: "]);
 }

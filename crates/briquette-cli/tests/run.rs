@@ -7,13 +7,15 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    process::Stdio,
     thread,
     time::{Duration, Instant},
 };
 
 use briquette_eval::run::RunFile;
-use common::{MODEL, briquette, command, refused, stdout};
+use common::{
+    assert_says, briquette, file, json, outputs, read, records, refused, refused_with, run_file,
+    spawn, stdout,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -35,22 +37,36 @@ impl Place {
 
     /// With keys of the whole file.
     fn write_with(&self, keys: &str, rest: &str) {
-        let head = format!("name = \"small\"\nbudgets = [48]\n{keys}[[models]]\ndir = {MODEL:?}\n");
-        fs::write(self.dir.path().join("small.toml"), head + rest).unwrap();
+        self.write_all(&format!("budgets = [48]\n{keys}"), rest);
+    }
+
+    /// With all keys of the whole file but its name.
+    fn write_all(&self, keys: &str, rest: &str) {
+        run_file(self.dir.path(), "small.toml", keys, rest);
     }
 
     fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    fn run(&self, out: &str, more: &[&str]) -> String {
+    /// The arguments that run it.
+    fn args(&self, out: &str, more: &[&str]) -> Vec<String> {
         let (file, out) = (self.path("small.toml"), self.path(out));
-        stdout(&[&["run", &file, "--out", &out, "--no-report"], more].concat())
+        let args = ["run", &file, "--out", &out, "--no-report"];
+        args.iter().chain(more).map(ToString::to_string).collect()
+    }
+
+    fn run(&self, out: &str, more: &[&str]) -> String {
+        stdout(self.args(out, more))
+    }
+
+    /// The JSON of a dry run.
+    fn dry_run(&self, more: &[&str]) -> Value {
+        json(self.args("out", &[&["--dry-run"], more].concat()))
     }
 
     fn refused(&self, out: &str, more: &[&str]) -> String {
-        let (file, out) = (self.path("small.toml"), self.path(out));
-        refused(&[&["run", &file, "--out", &out], more].concat())
+        refused(self.args(out, more))
     }
 
     fn results(&self, out: &str) -> PathBuf {
@@ -84,41 +100,24 @@ tokens = 3
 /// under two policies.
 const SMALL_LINES: usize = 1 + 2 * (2 * 2 + 2 + 1);
 
-/// The records behind the first line, without seconds, in one order.
-fn records(path: &Path) -> Vec<Value> {
-    fn without_seconds(value: &mut Value) {
-        if let Value::Object(map) = value {
-            map.retain(|key, _| !key.ends_with("seconds"));
-        }
-    }
-    let text = fs::read_to_string(path).unwrap();
-    let mut records: Vec<Value> = text
-        .lines()
-        .skip(1)
-        .map(|line| {
-            let mut value = serde_json::from_str(line).unwrap();
-            without_seconds(&mut value);
-            value
-        })
-        .collect();
-    records.sort_by_key(Value::to_string);
-    records
+/// The sum of a number over the shares of a dry run.
+fn sum(dry_run: &Value, key: &str) -> u64 {
+    dry_run["shares"].as_array().unwrap().iter().map(|share| share[key].as_u64().unwrap()).sum()
 }
 
 #[test]
 fn a_run_is_continued_wherever_it_was_cut_and_gives_the_same() {
     let place = Place::new(SMALL);
     let table = place.run("whole", &[]);
-    for part in ["full", "streaming-llm", "query-aware", "per token", "KL", "32 recent"] {
-        assert!(table.contains(part), "{part}\n{table}");
-    }
+    let parts = ["full", "streaming-llm", "query-aware", "per token", "KL", "32 recent"];
+    assert_says(&table, &parts);
     let whole = place.results("whole");
     let expected = records(&whole);
     assert_eq!(expected.len(), SMALL_LINES);
     let kind = |kind: &str| expected.iter().filter(|record| record["kind"] == kind).count();
     let kinds = ["unavailable", "answers", "text", "fidelity"].map(kind);
     assert_eq!(kinds, [1, 8, 4, 2]);
-    let copy = fs::read_to_string(whole.with_file_name("run.toml")).unwrap();
+    let copy = read(&whole.with_file_name("run.toml"));
     assert_eq!(copy, fs::read_to_string(place.path("small.toml")).unwrap());
 
     // Nothing is left to do but the page.
@@ -126,10 +125,9 @@ fn a_run_is_continued_wherever_it_was_cut_and_gives_the_same() {
     let page = whole.with_file_name("report.html");
     assert!(!page.exists());
     let (file, out) = (place.path("small.toml"), place.path("whole"));
-    let said = stdout(&["run", &file, "--out", &out, "--jobs", "1"]);
-    assert!(said.contains("report.html"), "{said}");
+    assert_says(&stdout(["run", &file, "--out", &out, "--jobs", "1"]), &["report.html"]);
     assert_eq!(fs::read(&whole).unwrap(), bytes);
-    assert!(fs::read_to_string(&page).unwrap().contains("32 recent"));
+    assert!(read(&page).contains("32 recent"));
 
     // Cut in the middle of a line.
     let end = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(9).unwrap().0;
@@ -177,10 +175,8 @@ fn samples_in_batches_are_answered_as_alone() {
     let key = |record: &Value| {
         ["policy", "budget", "task", "sample", "ask"].map(|key| record[key].to_string())
     };
-    let (file, out) = (place.path("small.toml"), place.path("batched"));
-    let output = briquette(&["run", &file, "--out", &out, "--no-report", "--batch", "3"]);
-    assert!(output.status.success(), "{output:?}");
-    assert!(!String::from_utf8_lossy(&output.stderr).contains("failed"), "{output:?}");
+    let (_, said) = outputs(place.args("batched", &["--batch", "3"]));
+    assert!(!said.contains("failed"), "{said}");
     let batched = records(&place.results("batched"));
     assert_eq!(batched.len(), alone.len());
     let lengths = alone.iter().filter(|record| record["task"] == "key-value-lines");
@@ -203,17 +199,15 @@ fn all_methods_have_one_name_and_changes_of_their_own() {
     let place = Place::new(all);
     place.write_with("change = [\"schedule.prefill=first-prompt\"]\n", all);
     let listed = place.run("all", &["--dry-run"]);
-    let methods = briquette::methods();
-    for method in &methods {
-        assert!(listed.contains(method.name.as_str()), "{}\n{listed}", method.name);
+    for method in briquette::methods() {
+        assert_says(&listed, &[&method.name]);
     }
     assert_eq!(listed.lines().filter(|line| line.contains(" h2o ")).count(), 1, "{listed}");
     place.write_with(
         "change = [\"nothing=1\"]\n",
         "[[policies]]\nname = \"h2o\"\n[[tasks.needle]]\n",
     );
-    let said = place.refused("all", &["--dry-run"]);
-    assert!(said.contains("no policy takes `nothing=1`"), "{said}");
+    assert_says(&place.refused("all", &["--dry-run"]), &["no policy takes `nothing=1`"]);
 }
 
 #[test]
@@ -222,8 +216,7 @@ fn one_time_needs_no_list() {
     let place = Place::new("");
     let listed = |ask: &str| {
         place.write(&task(ask));
-        let json = place.run("out", &["--dry-run", "--json", "-"]);
-        serde_json::from_str::<Value>(&json).unwrap()["shares"].clone()
+        place.dry_run(&[])["shares"].clone()
     };
     assert_eq!(listed("\"after\""), listed("[\"after\"]"));
     assert_ne!(listed("\"after\""), listed("[\"before\", \"after\"]"));
@@ -235,14 +228,11 @@ fn budgets_are_of_the_policies_that_take_one() {
     let own = briquette::Policy::snapkv(briquette::Budget::Tokens(77)).to_toml().unwrap();
     let none = own.replace("[budget]\ntokens = 77\n", "");
     assert_ne!(own, none);
-    fs::write(place.path("own.toml"), own).unwrap();
-    fs::write(place.path("none.toml"), none).unwrap();
+    file(place.dir.path(), "own.toml", own);
+    file(place.dir.path(), "none.toml", none);
     let task = "[[tasks.needle]]\nlengths = [192]\n";
-    let head = |budgets: &str| {
-        format!("name = \"small\"\n{budgets}[[models]]\ndir = {MODEL:?}\n[[policies]]\n")
-    };
     let write = |budgets: &str, policy: &str| {
-        fs::write(place.path("small.toml"), head(budgets) + policy + task).unwrap();
+        place.write_all(budgets, &format!("[[policies]]\n{policy}{task}"));
     };
     for (budgets, policy, expected) in [
         ("", "file = \"none.toml\"\nbudgets = [\"25%\", 64]\n", &["-", "25%", "64"][..]),
@@ -258,8 +248,7 @@ fn budgets_are_of_the_policies_that_take_one() {
         ("", "name = \"tova\"\nbudgets = [64]\n[[policies]]\nname = \"fp8\"\n", &["-", "64", "-"]),
     ] {
         write(budgets, policy);
-        let found: Value =
-            serde_json::from_str(&place.run("out", &["--dry-run", "--json", "-"])).unwrap();
+        let found = place.dry_run(&[]);
         let shares = found["shares"].as_array().unwrap().iter();
         let shares: Vec<&str> = shares.map(|share| share["budget"].as_str().unwrap()).collect();
         assert_eq!(shares, expected, "{budgets}{policy}");
@@ -272,15 +261,14 @@ fn budgets_are_of_the_policies_that_take_one() {
         ("", "name = \"tova:budget.tokens=9\"\nbudgets = [64]\n", "a budget of 9, and 64 is given"),
     ] {
         write(budgets, policy);
-        let error = place.refused("out", &["--dry-run"]);
-        assert!(error.contains(says), "{policy}: {error}");
+        assert_says(&place.refused("out", &["--dry-run"]), &[says]);
     }
 
     let file = place.path("none.toml");
     let needle = |policies: &str, budgets: &[&str]| {
         let small = ["needle", "--lengths", "192", "--depths", "50", "--samples", "1"];
         let args = [&small[..], &["--policies", policies, "--json", "-"], budgets].concat();
-        let output = briquette(&args);
+        let output = briquette(args);
         match output.status.success() {
             false => Err(String::from_utf8(output.stderr).unwrap()),
             true => {
@@ -297,8 +285,7 @@ fn budgets_are_of_the_policies_that_take_one() {
         (file.as_str(), &[][..], "has no budget: write `[budget]`"),
         ("full,kivi", &["--budget", "64"], "takes no budget, and 64 is given"),
     ] {
-        let error = needle(policies, budgets).unwrap_err();
-        assert!(error.contains(says), "{error}");
+        assert_says(&needle(policies, budgets).unwrap_err(), &[says]);
     }
 }
 
@@ -310,24 +297,21 @@ fn shards_joined_are_the_whole() {
         place.run("parts", &["--shard", shard]);
     }
     let parts = place.path("parts");
-    let early = stdout(&["merge", &parts, "--partial", "--out", &place.path("early")]);
-    assert!(early.contains("units are missing"), "{early}");
+    let out = place.path("early");
+    let args = ["merge", &parts, "--partial", "--out", &out];
+    assert_says(&stdout(args), &["units are missing"]);
     // What is missing is counted.
     let early = records(&place.results("early")).len();
-    let args = ["merge", &parts, "--partial", "--out", &place.path("early"), "--json", "-"];
-    let json = stdout(&args);
-    let merged: Value = serde_json::from_str(&json).unwrap();
+    let merged = json(args);
     let missing = merged["missing"].as_array().unwrap().iter();
     let missing: u64 = missing.map(|row| row["units"].as_u64().unwrap()).sum();
     assert_eq!(early + missing as usize, SMALL_LINES);
 
     for dry in [&[][..], &["--dry-run"]] {
-        let error = place.refused("parts", dry);
-        assert!(error.contains("2 shards") && error.contains("briquette merge"), "{error}");
+        assert_says(&place.refused("parts", dry), &["2 shards", "briquette merge"]);
     }
     place.run("parts", &["--shard", "3/3"]);
-    let joined = stdout(&["merge", &parts]);
-    assert!(joined.contains("3 files") && joined.contains("nothing is missing"), "{joined}");
+    assert_says(&stdout(["merge", &parts]), &["3 files", "nothing is missing"]);
     assert_eq!(records(&place.results("parts")), records(&place.results("whole")));
     // The results are those of a run that was never cut: nothing is left, and its order is that of
     // the plan.
@@ -336,18 +320,15 @@ fn shards_joined_are_the_whole() {
     assert_eq!(fs::read(place.results("parts")).unwrap(), bytes);
 
     // Equal results count once, others are refused with both lines.
-    let twice = stdout(&["merge", &parts, "--out", &place.path("twice"), "--json", "-"]);
-    let twice: Value = serde_json::from_str(&twice).unwrap();
+    let twice = json(["merge", &parts, "--out", &place.path("twice")]);
     assert_eq!(
         (&twice["records"], &twice["duplicates"]),
         (&SMALL_LINES.into(), &(SMALL_LINES - 1).into())
     );
     let shard = place.dir.path().join("parts/results-3-of-3.jsonl");
-    let text = fs::read_to_string(&shard).unwrap();
-    fs::write(&shard, text.replacen("\"full\":", "\"full\":9", 1)).unwrap();
-    let error = refused(&["merge", &parts]);
-    assert!(error.contains("results-3-of-3.jsonl, line "), "{error}");
-    assert!(error.contains("results.jsonl, line") && error.contains("not the same"), "{error}");
+    fs::write(&shard, read(&shard).replacen("\"full\":", "\"full\":9", 1)).unwrap();
+    let error = refused(["merge", &parts]);
+    assert_says(&error, &["results-3-of-3.jsonl, line ", "results.jsonl, line", "not the same"]);
 }
 
 #[test]
@@ -362,14 +343,9 @@ depths = [50]
 samples = 4
 ";
     let place = Place::new(rest);
-    let (file, out) = (place.path("small.toml"), place.path("killed"));
     let results = place.results("killed");
     let lines = || fs::read_to_string(&results).map_or(0, |text| text.matches('\n').count());
-    let mut run = command(&["run", &file, "--out", &out, "--jobs", "1"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut run = spawn(place.args("killed", &["--jobs", "1"]));
     let start = Instant::now();
     while lines() < 3 {
         assert!(start.elapsed() < Duration::from_secs(120), "no results");
@@ -377,13 +353,13 @@ samples = 4
     }
     run.kill().unwrap();
     run.wait().unwrap();
-    let before = fs::read_to_string(&results).unwrap();
+    let before = read(&results);
     let kept = &before[..=before.rfind('\n').unwrap()];
     let done = kept.lines().count() - 1;
     assert!((2..8).contains(&done), "{done} of 8 units were done");
 
     place.run("killed", &["--jobs", "1"]);
-    let after = fs::read_to_string(&results).unwrap();
+    let after = read(&results);
     assert!(after.starts_with(kept));
     assert_eq!(after.lines().count(), 1 + 8);
     place.run("whole", &[]);
@@ -397,13 +373,13 @@ fn a_run_grows_but_does_not_change() {
     let place = Place::new(&format!("{window}{task}1\n"));
     place.run("out", &[]);
     let results = place.results("out");
-    let first = fs::read_to_string(&results).unwrap();
+    let first = read(&results);
 
     // Another policy and another window: 2 policies and a window more.
     let tova = "[[policies]]\nname = \"tova\"\n";
     place.write(&format!("{window}{tova}{task}2\n"));
     place.run("out", &[]);
-    let second = fs::read_to_string(&results).unwrap();
+    let second = read(&results);
     assert!(second.starts_with(&first));
     assert_eq!((first.lines().count(), second.lines().count()), (1 + 2, 1 + 3 * 2));
 
@@ -429,9 +405,8 @@ fn a_run_grows_but_does_not_change() {
         ),
     ] {
         place.write(&rest);
-        let error = place.refused("out", &[]);
-        assert!(error.contains(what), "{error}");
-        assert_eq!(fs::read_to_string(&results).unwrap(), second);
+        assert_says(&place.refused("out", &[]), &[what]);
+        assert_eq!(read(&results), second);
     }
 }
 
@@ -442,17 +417,12 @@ fn a_budget_may_be_the_share_of_the_bytes_that_is_held() {
     let needle = "[[tasks.needle]]\nlengths = [192, 384]\ndepths = [50]\nsamples = 1\n";
     let place = Place::new("");
     let write = |budget: &str, task: &str| {
-        let head = format!(
-            "name = \"small\"\nbudgets = [\"{budget}\"]\nfull = false\n[[models]]\ndir = {MODEL:?}\n"
-        );
-        fs::write(place.dir.path().join("small.toml"), head + policies + task).unwrap();
+        let keys = format!("budgets = [\"{budget}\"]\nfull = false\n");
+        place.write_all(&keys, &format!("{policies}{task}"));
     };
     write("held 50%", needle);
-    let (file, out) = (place.path("small.toml"), place.path("out"));
-    let output = briquette(&["run", &file, "--out", &out, "--no-report", "--json", "-"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{said}");
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (json, said) = outputs(place.args("out", &["--json", "-"]));
+    let json: Value = serde_json::from_str(&json).unwrap();
     let rows = json["rows"].as_array().unwrap();
     // Two policies, two lengths, the question before and after.
     assert_eq!(rows.len(), 8, "{json}");
@@ -474,9 +444,9 @@ fn a_budget_may_be_the_share_of_the_bytes_that_is_held() {
     };
     assert!(budget("d2o") <= budget("streaming-llm"), "{said}");
     write("held 50%", "[[tasks.perplexity]]\nprotocol = \"stream\"\ntokens = 24\n");
-    assert!(place.refused("stream", &[]).contains("`perplexity-stream` has none"));
+    assert_says(&place.refused("stream", &[]), &["`perplexity-stream` has none"]);
     write("held 64", needle);
-    assert!(place.refused("wrong", &[]).contains("as `held 25%`, and not 64"));
+    assert_says(&place.refused("wrong", &[]), &["as `held 25%`, and not 64"]);
 }
 
 #[test]
@@ -484,12 +454,9 @@ fn a_dry_run_counts_and_writes_nothing() {
     let place = Place::new(SMALL);
     let table = place.run("out", &["--dry-run"]);
     assert!(!place.dir.path().join("out").exists());
-    assert!(table.contains("needle") && table.contains("32 recent"), "{table}");
-    let shares: Value =
-        serde_json::from_str(&place.run("out", &["--dry-run", "--json", "-"])).unwrap();
-    let sum = |key: &str| -> u64 {
-        shares["shares"].as_array().unwrap().iter().map(|share| share[key].as_u64().unwrap()).sum()
-    };
+    assert_says(&table, &["needle", "32 recent"]);
+    let shares = place.dry_run(&[]);
+    let sum = |key: &str| self::sum(&shares, key);
     assert_eq!(sum("units"), SMALL_LINES as u64 - 1);
     assert_eq!(sum("left"), sum("units"));
     // A needle prompt and its answer have 192 tokens; a text opens with a token of its own, which
@@ -497,43 +464,19 @@ fn a_dry_run_counts_and_writes_nothing() {
     let answer = 192 - (sum("tokens") - 2 * (96 + 6 + 1 + 25 + 96 + 3)) / 8;
     assert!((7..=12).contains(&answer), "{shares}");
     // Together the shards are the whole.
-    let units = |shard: &str| -> u64 {
-        let json = place.run("out", &["--dry-run", "--shard", shard, "--json", "-"]);
-        let found: Value = serde_json::from_str(&json).unwrap();
-        found["shares"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|share| share["units"].as_u64().unwrap())
-            .sum()
-    };
+    let units = |shard| self::sum(&place.dry_run(&["--shard", shard]), "units");
     assert_eq!(units("1/2") + units("2/2"), sum("units"));
     // A few units were measured.
-    let measured = format!("ember-7m: {} units, about ", sum("units"));
-    assert!(table.contains(&measured), "{table}");
+    assert_says(&table, &[&format!("ember-7m: {} units, about ", sum("units"))]);
     assert!(shares["seconds"]["ember-7m"].as_f64().unwrap() > 0.0, "{shares}");
     // It refuses what the run would.
-    let output = briquette(&[
-        "run",
-        &place.path("small.toml"),
-        "--out",
-        &place.path("out"),
-        "--dry-run",
-        "--device",
-        "abacus",
-    ]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        output.status.success() && said.contains("would be refused: device `abacus`"),
-        "{said}"
-    );
+    let (_, said) = outputs(place.args("out", &["--dry-run", "--device", "abacus"]));
+    assert_says(&said, &["would be refused: device `abacus`"]);
     fs::create_dir(place.path("foreign")).unwrap();
-    fs::write(place.dir.path().join("foreign/run.toml"), "name = 7\n").unwrap();
-    let error = place.refused("foreign", &["--dry-run"]);
-    assert!(error.contains("run.toml"), "{error}");
-    fs::write(place.path("file"), "").unwrap();
-    let error = place.refused("file", &["--dry-run"]);
-    assert!(error.contains("is no folder"), "{error}");
+    file(place.dir.path(), "foreign/run.toml", "name = 7\n");
+    assert_says(&place.refused("foreign", &["--dry-run"]), &["run.toml"]);
+    file(place.dir.path(), "file", "");
+    assert_says(&place.refused("file", &["--dry-run"]), &["is no folder"]);
 }
 
 #[test]
@@ -575,19 +518,13 @@ fn what_cannot_be_run_is_refused_before_anything_runs() {
         (&format!("chunk = 0\n{policy}{text}"), &["chunk"]),
     ] {
         place.write(rest);
-        let error = place.refused("out", &[]);
-        for reason in reasons {
-            assert!(error.contains(reason), "{reason} is not in: {error}");
-        }
+        assert_says(&place.refused("out", &[]), reasons);
         assert!(!place.dir.path().join("out").exists(), "{rest}");
     }
-    let error = refused(&["run", &place.path("absent.toml")]);
-    assert!(error.contains("absent.toml"), "{error}");
-    let empty = place.path("");
-    assert!(refused(&["merge", &empty]).contains("results-I-of-N.jsonl"));
-    assert!(refused(&["merge", "a.jsonl"]).contains("--out"));
-    let output = briquette(&["run", "x.toml", "--shard", "4/3"]);
-    assert_eq!(output.status.code(), Some(2));
+    assert_says(&refused(["run", &place.path("absent.toml")]), &["absent.toml"]);
+    assert_says(&refused(["merge", &place.path("")]), &["results-I-of-N.jsonl"]);
+    assert_says(&refused(["merge", "a.jsonl"]), &["--out"]);
+    refused_with(2, ["run", "x.toml", "--shard", "4/3"]);
 }
 
 #[test]
@@ -613,8 +550,7 @@ fn the_run_files_of_the_book_can_be_read() {
 #[test]
 fn the_committed_run_is_what_its_page_says() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/five-policies.toml");
-    let shares = stdout(&["run", file, "--dry-run", "--json", "-"]);
-    let found: Value = serde_json::from_str(&shares).unwrap();
+    let found = json(["run", file, "--dry-run"]);
     let shares = found["shares"].as_array().unwrap();
     let units = |task: &str, policy: &str| -> u64 {
         let here = shares.iter().filter(|one| one["task"] == task && one["policy"] == policy);

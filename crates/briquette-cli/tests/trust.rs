@@ -5,9 +5,9 @@ mod common;
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{PipeWriter, Read, Write},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Stdio,
     thread,
     time::{Duration, Instant},
 };
@@ -22,17 +22,17 @@ use briquette_eval::{
 };
 use briquette_models::{Model, Tokenizer};
 use burn::tensor::DType;
-use common::{MODEL, briquette, command, read, records, refused, stdout, text};
+use common::{
+    MODEL, assert_says, command, copy_model, done, file, folder, outputs, read, records, refused,
+    run_file, run_file_of, spawn, stdout, text,
+};
 use serde_json::Value;
 
 /// A copy of the embedded model, without its profile, under its name in the folder `dir`, with its
 /// weights changed.
 fn model(dir: &Path, change: impl FnOnce(&mut [u8])) -> PathBuf {
     let copy = dir.join("ember-7m");
-    fs::create_dir_all(&copy).unwrap();
-    for file in ["config.json", "tokenizer.json"] {
-        fs::copy(Path::new(MODEL).join(file), copy.join(file)).unwrap();
-    }
+    copy_model(&copy, &["config.json", "tokenizer.json"]);
     let mut weights = fs::read(Path::new(MODEL).join("model.safetensors")).unwrap();
     change(&mut weights);
     fs::write(copy.join("model.safetensors"), weights).unwrap();
@@ -57,13 +57,8 @@ fn last_norm(weights: &mut [u8], bits: u16) {
 /// Small sizes of every command, and the files each must leave in `dir`.
 fn commands(dir: &Path) -> Vec<(Vec<String>, Vec<PathBuf>)> {
     let at = |name: &str| dir.join(name);
-    let run_file = at("small.toml");
     let rest = "[[policies]]\nname = \"tova\"\n[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
-    fs::write(
-        &run_file,
-        format!("name = \"small\"\nbudgets = [48]\n[[models]]\ndir = {MODEL:?}\n{rest}"),
-    )
-    .unwrap();
+    let run_file = run_file(dir, "small.toml", "budgets = [48]\n", rest);
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<String>>();
     let folder = |line: &str, name: &str, files: &[&str]| {
         let mut args = words(line);
@@ -109,15 +104,16 @@ fn commands(dir: &Path) -> Vec<(Vec<String>, Vec<PathBuf>)> {
     all
 }
 
+/// A pipe that nobody reads.
+fn closed() -> PipeWriter {
+    std::io::pipe().unwrap().1
+}
+
 #[test]
 fn a_closed_stdout_is_a_failure_that_leaves_every_file() {
     let dir = tempfile::tempdir().unwrap();
     for (args, files) in commands(dir.path()) {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let child = command(&args).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
-        let output = child.wait_with_output().unwrap();
+        let output = command(&args).stdout(closed()).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
         assert!(error.contains("error: cannot write"), "{args:?}: {error}");
@@ -131,10 +127,10 @@ fn a_closed_stdout_is_a_failure_that_leaves_every_file() {
 fn results_know_the_tokens_that_end_an_answer() {
     let dir = tempfile::tempdir().unwrap();
     let model = model(dir.path(), |_| ());
-    let (out, file) = (dir.path().join("out"), dir.path().join("small.toml"));
-    let tasks = "budgets = [48]\n[[policies]]\nname = \"tova\"\n[[tasks.needle]]\nlengths = [128]\ndepths = [0]\nsamples = 1\n";
-    let head = tasks.replacen('\n', &format!("\n[[models]]\ndir = {:?}\n", text(&model)), 1);
-    fs::write(&file, format!("name = \"small\"\n{head}")).unwrap();
+    let out = dir.path().join("out");
+    let policy = "[[policies]]\nname = \"tova\"\n";
+    let rest = format!("{policy}[[tasks.needle]]\nlengths = [128]\ndepths = [0]\nsamples = 1\n");
+    let file = run_file_of(&model, dir.path(), "small.toml", "budgets = [48]\n", &rest);
     let sizes = "--lengths 128 --depths 50 --samples 1 --policies tova --budgets 48".split(' ');
     let needle =
         [&["needle", "--model", text(&model), "--out", text(&out)][..], &sizes.collect::<Vec<_>>()]
@@ -145,8 +141,7 @@ fn results_know_the_tokens_that_end_an_answer() {
         let _ = fs::remove_file(model.join("generation_config.json"));
         stdout(args);
         fs::write(model.join("generation_config.json"), "{\"eos_token_id\": 7}").unwrap();
-        let error = refused(args);
-        assert!(error.contains("stop") && error.contains('7'), "{args:?}: {error}");
+        assert_says(&refused(args), &["stop", "7"]);
     }
 }
 
@@ -157,31 +152,22 @@ fn a_closed_stderr_changes_nothing() {
         if ["perplexity", "fidelity", "compare"].contains(&args[0].as_str()) {
             continue;
         }
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let child = command(&args).stderr(writer).stdout(Stdio::piped()).spawn().unwrap();
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success() && !output.stdout.is_empty(), "{args:?}: {output:?}");
+        let (result, _) = done(command(&args).stderr(closed()));
+        assert!(!result.is_empty(), "{args:?}");
         assert!(files.iter().all(|file| file.is_file()), "{args:?}: {files:?}");
     }
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let status = command(&["policies", "nosuch"]).stderr(writer).status().unwrap();
+    let status = command(["policies", "nosuch"]).stderr(closed()).status().unwrap();
     assert_eq!(status.code(), Some(1));
 
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
     let args = ["generate", "--prompt", "It was", "--max-new-tokens", "2", "--json", "-"];
-    let output = command(&args).stderr(writer).output().unwrap();
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(output.status.success() && found.is_object(), "{output:?}");
+    let (found, _) = done(command(args).stderr(closed()));
+    assert!(serde_json::from_str::<Value>(&found).unwrap().is_object(), "{found}");
 }
 
 #[test]
 fn generation_ends_when_nobody_reads() {
     let args = ["generate", "--prompt", "It was", "--policy", "streaming-llm", "--budget", "32"];
-    let mut child = command(&[&args[..], &["--max-new-tokens", "1000000"]].concat())
+    let mut child = command([&args[..], &["--max-new-tokens", "1000000"]].concat())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -268,56 +254,47 @@ fn journals_and_profiles_know_the_weights() {
 
 #[test]
 fn one_bit_of_the_weights_makes_another_model() {
-    let dir = tempfile::tempdir().unwrap();
-    let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
+    let (dir, [first, second]) = folder(["first", "second"]);
     let (first, second) = (model(&first, |_| {}), model(&second, one_bit));
     let out = dir.path().join("out");
-    let compare = |model: &Path, more: &[&str]| -> Vec<String> {
+    let compare = |model: &Path| -> Vec<String> {
         let sizes = "--length 128 --depths 50 --samples 1 --tokens 2 --windows 1 --policies tova";
         let args = ["compare", "--budgets", "48", "--model", text(model), "--out", text(&out)];
-        let args = args.into_iter().chain(sizes.split(' ')).chain(more.iter().copied());
-        args.map(str::to_owned).collect()
+        args.into_iter().chain(sizes.split(' ')).map(str::to_owned).collect()
     };
-    let call = |args: &[String]| briquette(&args.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(call(&compare(&first, &[])).status.success());
-    let output = call(&compare(&second, &[]));
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && error.contains("--other-weights"), "{error}");
-    assert!(call(&compare(&second, &["--other-weights"])).status.success());
+    stdout(compare(&first));
+    assert_says(&refused(compare(&second)), &["--other-weights"]);
+    stdout(compare(&second).iter().map(String::as_str).chain(["--other-weights"]));
 
     // A run, of which the sampled fingerprint saw a part.
-    let (file, ran) = (dir.path().join("run.toml"), dir.path().join("ran"));
+    let ran = dir.path().join("ran");
     let write = |model: &Path| {
         let task = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
-        let head = format!("name = \"n\"\n[[models]]\ndir = {:?}\n", text(model));
-        fs::write(&file, head + task).unwrap();
+        run_file_of(model, dir.path(), "run.toml", "", task)
     };
+    let file = write(&first);
     let run = ["run", text(&file), "--out", text(&ran), "--no-report"];
-    write(&first);
-    stdout(&run);
+    stdout(run);
     write(&second);
-    let error = refused(&run);
-    assert!(error.contains("was made with other weights"), "{error}");
-    stdout(&[&run[..], &["--other-weights"]].concat());
+    assert_says(&refused(run), &["was made with other weights"]);
+    stdout([&run[..], &["--other-weights"]].concat());
 
     // The profile that lies beside the embedded model is that of its weights, and of no others.
     let headkv = ["generate", "--prompt", "It", "--max-new-tokens", "1", "--policy", "headkv"];
     let beside = first.join("profile.json");
     fs::copy(Path::new(MODEL).join("profile.json"), &beside).unwrap();
     assert!(Profile::from_file(&beside).unwrap().weights.is_some());
-    stdout(&[&headkv[..], &["--model", text(&first)]].concat());
+    stdout([&headkv[..], &["--model", text(&first)]].concat());
     let other = ["--model", text(&second), "--profile", text(&beside)];
-    let error = refused(&[&headkv[..], &other].concat());
-    assert!(error.contains("profile.json") && error.contains("other weights"), "{error}");
-    stdout(&[&headkv[..], &other, &["--other-weights"]].concat());
+    assert_says(&refused([&headkv[..], &other].concat()), &["profile.json", "other weights"]);
+    stdout([&headkv[..], &other, &["--other-weights"]].concat());
 
     // A damaged one is in the way of those who read it.
     let half = read(&beside);
     fs::write(&beside, &half[..half.len() / 2]).unwrap();
     let args = ["generate", "--prompt", "It", "--max-new-tokens", "1", "--model", text(&first)];
-    stdout(&[&args[..], &["--policy", "tova"]].concat());
-    let error = refused(&[&args[..], &["--policy", "headkv"]].concat());
-    assert!(error.contains("profile.json"), "{error}");
+    stdout([&args[..], &["--policy", "tova"]].concat());
+    assert_says(&refused([&args[..], &["--policy", "headkv"]].concat()), &["profile.json"]);
 }
 
 #[test]
@@ -341,10 +318,8 @@ fn foreign_files_are_left_as_they_are() {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         for text in [line, line.trim_end(), "{\"a\":1}\n", "{\"a"] {
             fs::write(&file, text).unwrap();
-            let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            let error = refused(&args);
             let name = file.file_name().unwrap().to_str().unwrap();
-            assert!(error.contains(name) && error.contains("left as it is"), "{error}");
+            assert_says(&refused(&args), &[name, "left as it is"]);
             assert_eq!(read(&file), text, "{args:?}");
         }
         fs::remove_file(&file).unwrap();
@@ -353,8 +328,7 @@ fn foreign_files_are_left_as_they_are() {
             for name in ["run.toml", "plan.jsonl"] {
                 let file = dir.path().join("ran").join(name);
                 fs::write(&file, line).unwrap();
-                let error = refused(&args.iter().map(String::as_str).collect::<Vec<_>>());
-                assert!(error.contains(name), "{error}");
+                assert_says(&refused(&args), &[name]);
                 assert_eq!(read(&file), line);
                 fs::remove_file(&file).unwrap();
             }
@@ -364,12 +338,11 @@ fn foreign_files_are_left_as_they_are() {
 
 /// A folder with a run file and its results.
 fn small_run(dir: &Path) -> (PathBuf, PathBuf) {
-    let (file, out) = (dir.join("small.toml"), dir.join("out"));
+    let out = dir.join("out");
     let rest = "[[policies]]\nname = \"tova\"\n[[tasks.perplexity]]\nprompt = 48\ntokens = 3\nwindows = 3\n\
                 [[tasks.fidelity]]\nprompt = 48\ntokens = 2\n";
-    let head = format!("name = \"small\"\nbudgets = [32]\n[[models]]\ndir = {MODEL:?}\n");
-    fs::write(&file, head + rest).unwrap();
-    stdout(&["run", text(&file), "--out", text(&out), "--no-report"]);
+    let file = run_file(dir, "small.toml", "budgets = [32]\n", rest);
+    stdout(["run", text(&file), "--out", text(&out), "--no-report"]);
     (file, out)
 }
 
@@ -387,24 +360,21 @@ fn a_damaged_line_is_named_set_aside_and_measured_again() {
     let merged = dir.path().join("merged");
     let merge = ["merge", text(&out), "--out", text(&merged)];
     for args in [&run[..], &merge] {
-        let error = refused(args);
-        assert!(error.contains("results.jsonl, line 3") && error.contains("--repair"), "{error}");
+        assert_says(&refused(args), &["results.jsonl, line 3", "--repair"]);
     }
     assert_eq!(read(&results), damaged);
     // The page says what it leaves out.
-    let page = briquette(&["report", text(&out)]);
-    let said = String::from_utf8(page.stderr).unwrap();
-    assert!(page.status.success() && said.contains("results.jsonl, line 3"), "{said}");
+    assert_says(&outputs(["report", text(&out)]).1, &["results.jsonl, line 3"]);
     // A merge without it lacks a unit.
-    let error = refused(&[&merge[..], &["--repair"]].concat());
-    assert!(error.contains("1 units of the plan are missing"), "{error}");
+    let error = refused([&merge[..], &["--repair"]].concat());
+    assert_says(&error, &["1 units of the plan are missing"]);
     assert_eq!(read(&merged.join("results.jsonl")).lines().count(), whole.lines().count() - 1);
 
-    stdout(&[&run[..], &["--repair"]].concat());
+    stdout([&run[..], &["--repair"]].concat());
     assert_eq!(records(&results), expected);
     let aside = read(&out.join("results.jsonl.damaged"));
     assert_eq!(aside, format!("{}\n", &line[..line.len() / 2]));
-    stdout(&run);
+    stdout(run);
 }
 
 #[test]
@@ -420,7 +390,7 @@ fn a_merge_keeps_every_digit_and_counts_what_is_missing() {
     let changed = lines.join("\n") + "\n";
     fs::write(&results, &changed).unwrap();
     let merged = dir.path().join("merged");
-    stdout(&["merge", text(&out), "--out", text(&merged)]);
+    stdout(["merge", text(&out), "--out", text(&merged)]);
     let sorted = |text: &str| {
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         lines.sort();
@@ -432,17 +402,15 @@ fn a_merge_keeps_every_digit_and_counts_what_is_missing() {
     fs::write(&results, lines[..left].join("\n") + "\n").unwrap();
     let early = dir.path().join("early");
     let args = ["merge", text(&out), "--out", text(&early)];
-    let error = refused(&args);
-    assert!(error.contains("1 units of the plan are missing"), "{error}");
+    assert_says(&refused(args), &["1 units of the plan are missing"]);
     assert_eq!(read(&early.join("results.jsonl")).lines().count(), left);
-    stdout(&[&args[..], &["--partial"]].concat());
+    stdout([&args[..], &["--partial"]].concat());
     // Results of another run are not written over.
     let other = dir.path().join("other");
     fs::create_dir(&other).unwrap();
-    fs::write(other.join("results.jsonl"), "something else\n").unwrap();
-    let error = refused(&["merge", text(&out), "--out", text(&other)]);
-    assert!(error.contains("left as it is"), "{error}");
-    assert_eq!(read(&other.join("results.jsonl")), "something else\n");
+    let foreign = file(&other, "results.jsonl", "something else\n");
+    assert_says(&refused(["merge", text(&out), "--out", text(&other)]), &["left as it is"]);
+    assert_eq!(read(&foreign), "something else\n");
 }
 
 #[test]
@@ -456,23 +424,17 @@ fn results_that_something_else_changes_while_they_are_made_are_an_error() {
 }
 
 fn changed_meanwhile(change: &dyn Fn(&Path), said: &str) {
-    let dir = tempfile::tempdir().unwrap();
-    let (file, out) = (dir.path().join("long.toml"), dir.path().join("out"));
+    let (dir, [out]) = folder(["out"]);
     let rest = "[[tasks.perplexity]]\nprompt = 64\ntokens = 16\nwindows = 40\nstride = 8\n";
-    fs::write(&file, format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n{rest}")).unwrap();
-    let args = ["run", text(&file), "--out", text(&out), "--no-report", "--jobs", "1"];
-    let child = command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let file = run_file(dir.path(), "long.toml", "", rest);
+    let child = spawn(["run", text(&file), "--out", text(&out), "--no-report", "--jobs", "1"]);
     let results = out.join("results.jsonl");
-    let end = Instant::now() + Duration::from_secs(120);
-    while fs::read_to_string(&results).map_or(0, |text| text.lines().count()) < 3 {
-        assert!(Instant::now() < end, "no results");
-        thread::sleep(Duration::from_millis(2));
-    }
+    wait_for(&results, 2);
     change(&results);
     let output = child.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
-    assert!(error.contains(said), "{error}");
+    assert_says(&error, &[said]);
 }
 
 #[test]
@@ -481,42 +443,31 @@ fn a_model_that_overflows_or_finds_nothing_gets_no_profile() {
     let nan = model(&dir.path().join("nan"), |weights| last_norm(weights, 0x7fc0));
     let lost = model(&dir.path().join("lost"), |weights| last_norm(weights, 0));
     let out = dir.path().join("profile.json");
-    let calibrate = |model: &Path| {
-        let sizes = ["calibrate", "--prompts", "2", "--tokens", "128"];
+    let calibrate = |model: &Path, more: &str| -> Vec<String> {
+        let sizes = format!("calibrate --prompts 2 --tokens 128{more}");
         let files = ["--out", text(&out), "--model", text(model)];
-        sizes.into_iter().chain(files).map(str::to_owned).collect::<Vec<String>>()
+        sizes.split(' ').chain(files).map(str::to_owned).collect()
     };
-    let call = |args: &[String], more: &[&str]| {
-        let args = args.iter().map(String::as_str).chain(more.iter().copied());
-        briquette(&args.collect::<Vec<_>>())
-    };
-    let output = call(&calibrate(&nan), &["--min-right", "0"]);
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && error.contains("not a finite number"), "{error}");
+    assert_says(&refused(calibrate(&nan, " --min-right 0")), &["not a finite number"]);
     assert!(!out.exists());
 
     fs::remove_file(dir.path().join("profile.json.partial")).unwrap();
-    let output = call(&calibrate(&lost), &[]);
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && error.contains("0 of 2 prompts right"), "{error}");
+    assert_says(&refused(calibrate(&lost, "")), &["0 of 2 prompts right"]);
     assert!(!out.exists());
     // What was measured is there when less is asked for.
-    let output = call(&calibrate(&lost), &["--min-right", "0"]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && said.starts_with("WARNING"), "{said}");
+    let said = stdout(calibrate(&lost, " --min-right 0"));
+    assert!(said.starts_with("WARNING"), "{said}");
     assert!(out.is_file());
 
     let needle =
         "needle --lengths 128 --depths 50 --samples 1 --policies tova --budgets 48 --model";
-    let needle: Vec<&str> = needle.split(' ').chain([text(&lost)]).collect();
-    assert!(stdout(&needle).starts_with("WARNING: on `needle` the full cache scores 0.00"));
+    let said = stdout(needle.split(' ').chain([text(&lost)]));
+    assert!(said.starts_with("WARNING: on `needle` the full cache scores 0.00"), "{said}");
 }
 
 #[test]
 fn outputs_are_checked_before_any_work() {
-    let dir = tempfile::tempdir().unwrap();
-    let missing = dir.path().join("no/dir/x.json");
-    let blocked = dir.path().join("file");
+    let (dir, [missing, blocked]) = folder(["no/dir/x.json", "file"]);
     fs::write(&blocked, "").unwrap();
     // The model is looked for behind that, and is not there either.
     for (args, _) in commands(dir.path()) {
@@ -532,12 +483,11 @@ fn outputs_are_checked_before_any_work() {
         let takes_out = cut < base.len();
         if has_json {
             let own: &[&str] = if takes_out { &base[cut..cut + 2] } else { &[] };
-            let error = refused(&[&base[..cut], model, own, &["--json", text(&missing)]].concat());
-            assert!(error.contains("x.json"), "{args:?}: {error}");
+            let error = refused([&base[..cut], model, own, &["--json", text(&missing)]].concat());
+            assert_says(&error, &["x.json"]);
         }
         if takes_out {
-            let error = refused(&[&base[..cut], model, &["--out", &out]].concat());
-            assert!(error.contains("deep"), "{args:?}: {error}");
+            assert_says(&refused([&base[..cut], model, &["--out", &out]].concat()), &["deep"]);
         }
     }
     assert!(!missing.parent().unwrap().exists());
@@ -546,30 +496,24 @@ fn outputs_are_checked_before_any_work() {
 #[test]
 fn a_prompt_beyond_the_context_is_refused_with_what_helps() {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("long.txt");
     let prose = include_str!("../../briquette-eval/assets/haystack.txt").replace('\n', " ");
     // Some 4,500 tokens.
-    fs::write(&file, &prose[..prose.len() * 2 / 3]).unwrap();
+    let file = file(dir.path(), "long.txt", &prose[..prose.len() * 2 / 3]);
     let args = ["generate", "--file", text(&file), "--max-new-tokens", "1", "--policy"];
     for (policy, helps) in [
         ("streaming-llm:schedule.prefill=at-end", "--policy NAME:schedule.prefill=every-chunk"),
         ("snapkv", "--policy streaming-llm"),
     ] {
-        let error = refused(&[&args[..], &[policy]].concat());
-        assert!(error.contains("context of 4096") && error.contains(helps), "{error}");
+        assert_says(&refused([&args[..], &[policy]].concat()), &["context of 4096", helps]);
     }
-    let helps = "streaming-llm";
-    stdout(&[&args[..], &[helps, "--budget", "64", "--chunk", "512"]].concat());
+    stdout([&args[..], &["streaming-llm", "--budget", "64", "--chunk", "512"]].concat());
 }
 
 #[test]
 fn nothing_in_a_run_file_steers_the_terminal() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("run.toml");
-    let write = |rest: &str| {
-        let head = format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n");
-        fs::write(&file, head + rest).unwrap();
-    };
+    let (dir, [file]) = folder(["run.toml"]);
+    let dry_run = ["run", text(&file), "--dry-run"];
+    let write = |rest: &str| run_file(dir.path(), "run.toml", "", rest);
     // A name is in every table and picture of the page, and is refused before anything is measured.
     let task = |label: &str| {
         format!("[[tasks.perplexity]]\nlabel = \"{label}\"\nprompt = 48\ntokens = 2\n")
@@ -584,9 +528,8 @@ fn nothing_in_a_run_file_steers_the_terminal() {
     ] {
         for (rest, what) in [(task(label), "a task"), (policy(label) + &task("t"), "a policy")] {
             write(&rest);
-            let error = refused(&["run", text(&file), "--dry-run"]);
-            assert!(error.contains(&format!("the name of {what} is \"")), "{error}");
-            assert!(error.contains(fault), "{error}");
+            let error = refused(dry_run);
+            assert_says(&error, &[&format!("the name of {what} is \""), fault]);
             let raw = |c: char| c != '\n' && briquette_eval::steering::steers(c);
             assert!(!error.contains(raw), "{error}");
         }
@@ -597,23 +540,22 @@ fn nothing_in_a_run_file_steers_the_terminal() {
         ("name = \"n\"\n[[models]]\nlabel = \"\\u0007\"\n".into(), "the name of a model is"),
     ] {
         fs::write(&file, format!("{head}dir = {MODEL:?}\n{}", task("t"))).unwrap();
-        let error = refused(&["run", text(&file), "--dry-run"]);
-        assert!(error.contains(fault), "{error}");
+        assert_says(&refused(dry_run), &[fault]);
     }
 
     // What is wrong in a long line is shown with its place, not with the line.
     let many: Vec<String> = (0..100_000).map(|seed| seed.to_string()).collect();
     let seeds = |more: &str| {
-        let head = format!("name = \"n\"\nseeds = [{}{more}]\n[[models]]\n", many.join(","));
-        fs::write(&file, format!("{head}dir = {MODEL:?}\n{}", task("t"))).unwrap();
+        let keys = format!("seeds = [{}{more}]\n", many.join(","));
+        run_file(dir.path(), "run.toml", &keys, &task("t"))
     };
     seeds(",\"x\"");
-    let error = refused(&["run", text(&file), "--dry-run"]);
+    let error = refused(dry_run);
     assert!(error.len() < 1000 && error.contains("`seeds` holds \"x\""), "{error:.1000}");
     // So many are no reason to read a text so many times, or to wait.
     let start = Instant::now();
     seeds("");
-    stdout(&["run", text(&file), "--dry-run"]);
+    stdout(dry_run);
     assert!(start.elapsed() < Duration::from_secs(30));
 
     // What asks for more than there is ends before it is made.
@@ -625,8 +567,7 @@ fn nothing_in_a_run_file_steers_the_terminal() {
         ("[[tasks.gsm8k]]\nfile = \"x.jsonl\"\nask = []\n", "`ask` is empty"),
     ] {
         write(rest);
-        let error = refused(&["run", text(&file), "--dry-run"]);
-        assert!(error.contains(part), "{rest}: {error}");
+        assert_says(&refused(dry_run), &[part]);
     }
     assert!(start.elapsed() < Duration::from_secs(30));
 }
@@ -640,20 +581,19 @@ fn what_is_no_regular_file_is_not_read() {
     let at = |name: &str| dir.path().join(name);
     let pipe = |path: &Path| {
         let _ = fs::remove_file(path);
-        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
     };
     pipe(&at("pipe"));
     std::os::unix::fs::symlink("/dev/zero", at("zero")).unwrap();
     let rest = "[[policies]]\nprefix = \"zero\"\n[[tasks.needle]]\nlengths = [128]\n";
-    fs::write(at("zero.toml"), format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n{rest}"))
-        .unwrap();
+    let zero_toml = run_file(dir.path(), "zero.toml", "", rest);
     let (pipe_path, zero) = (at("pipe"), at("zero"));
     let [pipe_text, zero_text] = [text(&pipe_path), text(&zero)];
     let starts = ["generate", "--prompt", "It", "--max-new-tokens", "1"];
     for path in [pipe_text, zero_text] {
         for option in ["--prefix", "--profile"] {
-            let error = refused(&[&starts[..], &[option, path]].concat());
-            assert!(error.contains(path) && error.contains("no regular file"), "{error}");
+            let error = refused([&starts[..], &[option, path]].concat());
+            assert_says(&error, &[path, "no regular file"]);
         }
         for args in [
             &["run", path][..],
@@ -662,13 +602,10 @@ fn what_is_no_regular_file_is_not_read() {
             &["generate", "--file", path],
             &["perplexity", "--text", path],
         ] {
-            let error = refused(args);
-            assert!(error.contains("no regular file"), "{args:?}: {error}");
+            assert_says(&refused(args), &["no regular file"]);
         }
     }
-    let zero_toml = at("zero.toml");
-    let error = refused(&["run", text(&zero_toml), "--dry-run"]);
-    assert!(error.contains("zero") && error.contains("no regular file"), "{error}");
+    assert_says(&refused(["run", text(&zero_toml), "--dry-run"]), &["zero", "no regular file"]);
 
     // Files of a folder of results.
     let run = ["run", text(&file), "--out", text(&out), "--no-report"];
@@ -685,8 +622,7 @@ fn what_is_no_regular_file_is_not_read() {
     ] {
         pipe(&out.join(name));
         for args in commands {
-            let error = refused(args);
-            assert!(error.contains(name), "{args:?}: {error}");
+            assert_says(&refused(*args), &[name]);
         }
         let _ = fs::remove_file(&shard);
         for (path, content) in &kept {
@@ -695,8 +631,7 @@ fn what_is_no_regular_file_is_not_read() {
         }
     }
     std::os::unix::fs::symlink("/dev/zero", &shard).unwrap();
-    let error = refused(&merge);
-    assert!(error.contains("results-1-of-2.jsonl: it is no regular file"), "{error}");
+    assert_says(&refused(merge), &["results-1-of-2.jsonl: it is no regular file"]);
 }
 
 #[test]
@@ -706,7 +641,6 @@ fn measurements_go_on_where_they_were_cut() {
         if !["needle", "perplexity", "fidelity"].contains(&args[0].as_str()) {
             continue;
         }
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let (results, table) = (&files[0], &files[4]);
         // Times differ from run to run.
         let numbers = || -> Vec<String> {
@@ -733,7 +667,6 @@ fn measurements_go_on_where_they_were_cut() {
 }
 
 /// Waits until a journal has so many results.
-#[cfg(unix)]
 fn wait_for(journal: &Path, results: usize) {
     let end = Instant::now() + Duration::from_secs(120);
     while fs::read_to_string(journal).map_or(0, |text| text.lines().count()) <= results {
@@ -745,26 +678,19 @@ fn wait_for(journal: &Path, results: usize) {
 #[cfg(unix)]
 #[test]
 fn an_interrupt_ends_a_command_with_its_journal_whole() {
-    let dir = tempfile::tempdir().unwrap();
-    let (file, out) = (dir.path().join("long.toml"), dir.path().join("out"));
+    let (dir, [out]) = folder(["out"]);
     let rest = "[[policies]]\nname = \"tova\"\n[[tasks.perplexity]]\nprompt = 64\ntokens = 16\nwindows = 20\n";
-    let head = format!("name = \"n\"\nbudgets = [32]\n[[models]]\ndir = {MODEL:?}\n");
-    fs::write(&file, head + rest).unwrap();
-    let run = |out: &Path| {
-        ["run", text(&file), "--no-report", "--keep-going", "--out", text(out)].map(str::to_owned)
-    };
+    let file = run_file(dir.path(), "long.toml", "budgets = [32]\n", rest);
+    let run = |out| ["run", text(&file), "--no-report", "--keep-going", "--out", out];
     let profile = dir.path().join("profile.json");
-    let calibrate = ["calibrate", "--prompts", "6", "--tokens", "256", "--out", text(&profile)]
-        .map(str::to_owned);
+    let calibrate = ["calibrate", "--prompts", "6", "--tokens", "256", "--out", text(&profile)];
     for (args, journal, signal) in [
-        (&run(&out)[..], out.join("results.jsonl"), "-INT"),
+        (&run(text(&out))[..], out.join("results.jsonl"), "-INT"),
         (&calibrate, dir.path().join("profile.json.partial"), "-TERM"),
     ] {
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let child = command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = spawn(args);
         wait_for(&journal, 2);
-        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
+        common::signal(&child, signal);
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{said}");
@@ -779,13 +705,13 @@ fn an_interrupt_ends_a_command_with_its_journal_whole() {
             .chain(fs::read_dir(journal.parent().unwrap()).unwrap());
         let names = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         assert_eq!(names.filter(|name| name.starts_with(".briquette")).count(), 0);
-        stdout(&args);
+        stdout(args);
         if journal.exists() {
             assert!(read(&journal).starts_with(&kept), "{kept}");
         }
     }
     // It is the run that nothing stopped.
     let whole = dir.path().join("whole");
-    stdout(&run(&whole).each_ref().map(String::as_str));
+    stdout(run(text(&whole)));
     assert_eq!(records(&out.join("results.jsonl")), records(&whole.join("results.jsonl")));
 }

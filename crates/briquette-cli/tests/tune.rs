@@ -13,20 +13,20 @@ use briquette_eval::{
 };
 use briquette_models::{Model, Tokenizer};
 use burn::tensor::DType;
-use common::{MODEL, briquette, read_json, stdout, text};
+use common::{
+    MODEL, assert_says, folder, read, read_json, refused, refused_with, run_file, stdout, text,
+};
 use serde_json::Value;
 
 #[test]
 fn fidelity_writes_a_table_and_a_page() {
-    let dir = tempfile::tempdir().unwrap();
-    let (out, json) = (dir.path().join("out"), dir.path().join("copy.json"));
+    let (_dir, [out, json]) = folder(["out", "copy.json"]);
     let sizes = ["fidelity", "--length", "160", "--tokens", "6", "--windows", "2"];
     let policies = ["--policies", "full,snapkv,streaming-llm", "--budgets", "16,48"];
     let files = ["--out", text(&out), "--json", text(&json)];
-    let table = stdout(&[&sizes[..], &policies, &files].concat());
-    for part in ["KL", "streaming-llm", "snapkv at 16: a budget of 16 keeps", "report.html"] {
-        assert!(table.contains(part), "{part}\n{table}");
-    }
+    let table = stdout([&sizes[..], &policies, &files].concat());
+    let missing = "snapkv at 16: a budget of 16 keeps";
+    assert_says(&table, &["KL", "streaming-llm", missing, "report.html"]);
     let report = read_json(&json);
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 4);
@@ -42,7 +42,7 @@ fn fidelity_writes_a_table_and_a_page() {
     assert!(kl("streaming-llm", "16") > kl("streaming-llm", "48"), "{report}");
     assert_eq!(report["unavailable"][0]["policy"], "snapkv");
     // What each head held at the end of a prompt.
-    let results = fs::read_to_string(out.join("results.jsonl")).unwrap();
+    let results = read(&out.join("results.jsonl"));
     let of_snapkv = |line: &&str| line.contains("\"policy\":\"snapkv\",\"budget\":\"48\"");
     let line: Value = serde_json::from_str(results.lines().find(of_snapkv).unwrap()).unwrap();
     assert_eq!(line["kept"]["heads"], serde_json::json!(vec![vec![48; 2]; 8]));
@@ -51,21 +51,13 @@ fn fidelity_writes_a_table_and_a_page() {
 
 #[test]
 fn tune_writes_a_policy_that_holds_the_target() {
-    let dir = tempfile::tempdir().unwrap();
-    let [out, json, again] =
-        ["best.toml", "tune.json", "again.json"].map(|name| dir.path().join(name));
+    let (dir, [out, json, again]) = folder(["best.toml", "tune.json", "again.json"]);
     let sizes = ["--length", "192", "--tokens", "4", "--windows", "2", "--target-ratio", "30%"];
     let policies = "local-window,tova,snapkv,kivi:store.residual=128";
     let args = ["--policies", policies, "--out", text(&out)];
-    let shown = stdout(&[&["tune"][..], &sizes, &args, &["--json", text(&json)]].concat());
-    for part in [
-        "Use ",
-        "kivi:store.residual=128: it has no budget and holds",
-        " %, over",
-        "It asks no question",
-    ] {
-        assert!(shown.contains(part), "{part}\n{shown}");
-    }
+    let shown = stdout([&["tune"][..], &sizes, &args, &["--json", text(&json)]].concat());
+    let over = "kivi:store.residual=128: it has no budget and holds";
+    assert_says(&shown, &["Use ", over, " %, over", "It asks no question"]);
     assert!(!dir.path().join("best.toml.partial").exists());
 
     let report = read_json(&json);
@@ -83,47 +75,38 @@ fn tune_writes_a_policy_that_holds_the_target() {
         assert!(one["held"].as_f64().unwrap() > 1.05 * 0.3, "{one}");
     }
     assert_eq!(policy.budget().unwrap().to_string(), best["budget"].as_str().unwrap());
-    let comment = fs::read_to_string(&out).unwrap();
+    let comment = read(&out);
     assert!(comment.starts_with("# Found by briquette") && comment.contains("nats"), "{comment}");
 
     // What the policy holds is measured again, by the other command and elsewhere in the text.
     let check = ["fidelity", "--length", "192", "--tokens", "4", "--windows", "3"];
-    stdout(&[&check[..], &["--policies", text(&out), "--json", text(&again)]].concat());
+    stdout([&check[..], &["--policies", text(&out), "--json", text(&again)]].concat());
     let row = &read_json(&again)["rows"][0];
     assert_eq!(row["budget"], policy.budget().unwrap().to_string());
     let held = row["held_of_full"].as_f64().unwrap();
     assert!(held <= 1.05 * 0.3 && held > 0.28, "{row}");
 
     let tight = ["tune", "--length", "192", "--target-ratio", "0.01", "--policies", "kivi"];
-    let output = briquette(&[&tight[..], &["--out", text(&out)]].concat());
-    assert_eq!(output.status.code(), Some(1));
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("no policy holds 1 % of the full cache at 192 tokens"), "{error}");
+    let error = refused([&tight[..], &["--out", text(&out)]].concat());
+    assert_says(&error, &["no policy holds 1 % of the full cache at 192 tokens"]);
     for args in [&["--out", "x.json"][..], &["--out", "x.toml", "--policies", "nosuch"]] {
-        let output = briquette(&[&["tune", "--target-ratio", "0.5"][..], args].concat());
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        refused([&["tune", "--target-ratio", "0.5"][..], args].concat());
     }
 }
 
 #[test]
 fn tune_asks_questions_behind_compressed_contexts() {
-    let dir = tempfile::tempdir().unwrap();
-    let [file, out, json] =
-        ["asked.toml", "best.toml", "tune.json"].map(|name| dir.path().join(name));
-    let run = |tasks: &str| {
-        let head = format!("name = \"asked\"\n[[models]]\ndir = {MODEL:?}\n");
-        fs::write(&file, head + tasks).unwrap();
-    };
+    let (dir, [file, out, json]) = folder(["asked.toml", "best.toml", "tune.json"]);
+    let run = |tasks: &str| run_file(dir.path(), "asked.toml", "", tasks);
     let sizes = ["tune", "--samples", "2", "--target-ratio", "50%", "--tasks", text(&file)];
     let policies = "local-window,tova,kivi:store.residual=128";
     let args = [&sizes[..], &["--policies", policies, "--out", text(&out)]].concat();
     let continued = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
     let asked = "label = \"lost\"\nlengths = [256]\ndepths = [50]\nsamples = 3\nask = [\"after\"]";
     run(&format!("[[tasks.needle]]\n{asked}\n{continued}"));
-    let shown = stdout(&[&args[..], &["--json", text(&json)]].concat());
-    for part in ["asked.toml: lost: contexts of up to", "on 2 questions", "Use ", "of up to"] {
-        assert!(shown.contains(part), "{part}\n{shown}");
-    }
+    let shown = stdout([&args[..], &["--json", text(&json)]].concat());
+    let asked = "asked.toml: lost: contexts of up to";
+    assert_says(&shown, &[asked, "on 2 questions", "Use ", "of up to"]);
     assert!(!shown.contains("asks no question"), "{shown}");
     let report = read_json(&json);
     assert_eq!(report["asks"], true);
@@ -141,15 +124,10 @@ fn tune_asks_questions_behind_compressed_contexts() {
     assert!(Policy::from_file(&out).unwrap().budget().is_some());
 
     run(continued);
-    let refused = briquette(&args);
-    let error = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(refused.status.code(), Some(1), "{error}");
-    assert!(error.contains("no task asks after the compression"), "{error}");
+    assert_says(&refused(&args), &["no task asks after the compression"]);
     // Texts and their sizes are those of the tasks.
     for other in [["--text", text(&file)], ["--length", "512"], ["--tokens", "8"]] {
-        let both = briquette(&[&args[..], &other].concat());
-        assert_eq!(both.status.code(), Some(2), "{other:?}");
-        assert!(String::from_utf8(both.stderr).unwrap().contains(other[0]), "{other:?}");
+        assert_says(&refused_with(2, [&args[..], &other].concat()), &[other[0]]);
     }
 }
 
@@ -185,11 +163,7 @@ fn a_search_that_was_cut_off_ends_with_the_same_ranking() {
 
     let whole = dir.path().join("whole");
     let mut last = (0, 0);
-    let tuned = tuning(2, 1, 0.65)
-        .run(&whole, |done, all, _| {
-            last = (done, all);
-        })
-        .unwrap();
+    let tuned = tuning(2, 1, 0.65).run(&whole, |done, all, _| last = (done, all)).unwrap();
     assert_eq!(last.0, last.1);
     assert_eq!(tuned.ranked.len() + tuned.refused.len(), 7);
     let refused: Vec<(&str, &str)> =

@@ -15,6 +15,7 @@ use briquette_eval::{
 };
 use briquette_report::html::{self, TableFormat};
 use made_up::{HOSTILE, answers, record};
+use tempfile::TempDir;
 
 /// Bytes kept, and beside them room of a tenth of a full cache.
 fn held(kept: usize, full: usize) -> CacheBytes {
@@ -72,11 +73,13 @@ fn close(found: (f64, Option<f64>, Option<f64>), mean: f64, interval: Option<[f6
     }
 }
 
-fn written(dir: &Path, records: &[Record]) -> (html::Written, String) {
-    made_up::write(&dir.join("results.jsonl"), records);
-    let written = html::write(dir, None, None).unwrap();
+/// The report of these records, its page, and the folder that it is in.
+fn written(records: &[Record]) -> (TempDir, html::Written, String) {
+    let dir = tempfile::tempdir().unwrap();
+    made_up::write(&dir.path().join("results.jsonl"), records);
+    let written = html::write(dir.path(), None, None).unwrap();
     let page = fs::read_to_string(&written.page).unwrap();
-    (written, page)
+    (dir, written, page)
 }
 
 #[test]
@@ -116,8 +119,7 @@ fn numbers_are_those_worked_out_by_hand() {
         None,
         Outcome::Unavailable { reason: format!("too small {HOSTILE}") },
     ));
-    let dir = tempfile::tempdir().unwrap();
-    let (written, page) = written(dir.path(), &records);
+    let (dir, written, page) = written(&records);
     assert_eq!(written.records, records.len());
     let found = numbers(&written.csv);
     let of = |policy: &str, task: &str, measure: &str| {
@@ -212,8 +214,7 @@ fn numbers_are_those_worked_out_by_hand() {
 
 #[test]
 fn what_a_model_says_stays_text() {
-    let dir = tempfile::tempdir().unwrap();
-    let (_, page) = written(dir.path(), &made_up::run());
+    let (_, _, page) = written(&made_up::run());
     assert!(page.contains("&lt;&#x2f;script&gt;&lt;img src=x onerror"));
     assert!(!page.contains("<img") && !page.contains("<b>and"));
     // Its own scripts: one of shares and one of code.
@@ -226,15 +227,14 @@ fn what_a_model_says_stays_text() {
 
 #[test]
 fn the_same_results_give_the_same_files_in_whatever_order() {
-    let dir = tempfile::tempdir().unwrap();
     let mut records = made_up::run();
-    let (first, page) = written(dir.path(), &records);
+    let (_dir, first, page) = written(&records);
     let files = |of: &html::Written| {
         [&of.csv, &of.differences, &of.tables[0]].map(|file| fs::read(file).unwrap())
     };
     let before = files(&first);
     records.reverse();
-    let (second, again) = written(dir.path(), &records);
+    let (_dir, second, again) = written(&records);
     assert!(page == again);
     assert!(before == files(&second));
 }
@@ -291,9 +291,8 @@ fn sign(rises: usize, falls: usize) -> f64 {
 
 #[test]
 fn differences_are_paired_by_sample() {
-    let dir = tempfile::tempdir().unwrap();
     let records = made_up::run();
-    let (written, _) = written(dir.path(), &records);
+    let (_dir, written, _) = written(&records);
     let all = rows(&written.differences);
     // 5 policies at 3 budgets and 1 without from the full cache, 3 · 10 pairs. Needles of all
     // lengths and of 3, and pairs; texts; and pairs for their divergence.
@@ -378,13 +377,12 @@ fn sheet(dir: &Path, stem: &str) -> String {
 
 #[test]
 fn budgets_in_tokens_and_in_per_cent_have_axes_of_their_own() {
-    let dir = tempfile::tempdir().unwrap();
     let mut records = tiny("full", "-", &[1.0; 2], held(100, 100));
     records.extend(tiny("kivi", "-", &[1.0, 0.0], held(20, 100)));
     for (budget, kept) in [("64", 10), ("128", 20), ("25%", 25), ("50%", 50)] {
         records.extend(tiny("snapkv", budget, &[1.0, 0.0], held(kept, 100)));
     }
-    let (_, page) = written(dir.path(), &records);
+    let (_, _, page) = written(&records);
     let chart = |title: &str| {
         let start = page.find(&format!(">{title}</text>")).unwrap_or_else(|| panic!("{title}"));
         page[start..start + page[start..].find("</svg>").unwrap()].to_owned()
@@ -404,23 +402,22 @@ fn budgets_in_tokens_and_in_per_cent_have_axes_of_their_own() {
     }
     // One unit needs no more than its axis.
     records.truncate(8);
-    let (_, page) = written(dir.path(), &records);
+    let (_, _, page) = written(&records);
     assert!(page.contains(">tiny, query-aware</text>") && !page.contains("; budget, tokens"));
     // Of one budget there is no line.
     records.truncate(6);
-    let (of_one, page) = written(dir.path(), &records);
+    let (_, of_one, page) = written(&records);
     assert!(!page.contains("<figure") && of_one.pictures.is_empty(), "{:?}", of_one.pictures);
     assert!(!page.contains("<section id=\"accuracy\"") && page.contains("<section id=\"memory\""));
 }
 
 #[test]
 fn scores_are_drawn_against_the_bytes_held() {
-    let dir = tempfile::tempdir().unwrap();
     let mut records = tiny("full", "-", &[1.0; 4], held(100, 100));
     records.extend(tiny("snapkv", "64", &[1.0, 0.0, 1.0, 1.0], held(20, 100)));
     records.extend(tiny("h2o", "64", &[0.0, 0.0, 1.0, 0.0], held(45, 100)));
     records.extend(tiny("h2o", "128", &[0.0, 0.0, 1.0, 0.0], held(60, 100)));
-    let (_, page) = written(dir.path(), &records);
+    let (dir, _, page) = written(&records);
     for part in [
         "Score against bytes held",
         ">held, % of a full cache</text>",
@@ -436,8 +433,7 @@ fn scores_are_drawn_against_the_bytes_held() {
 
 #[test]
 fn maps_of_a_kind_share_one_scale_of_colours() {
-    let dir = tempfile::tempdir().unwrap();
-    let (_, page) = written(dir.path(), &made_up::run());
+    let (dir, _, page) = written(&made_up::run());
     let places = &page[page.find("<section id=\"places\"").unwrap()..];
     let places = &places[..places.find("</section>").unwrap()];
     // The needle before and after: 17 maps each.
@@ -452,11 +448,10 @@ fn maps_of_a_kind_share_one_scale_of_colours() {
 
 #[test]
 fn results_of_older_versions_tell_no_spare_room() {
-    let dir = tempfile::tempdir().unwrap();
     let old = CacheBytes { bytes: 45, spare: None, full: 100 };
     let mut records = tiny("snapkv", "64", &[1.0, 0.0], old);
     records.extend(tiny("full", "-", &[1.0, 1.0], held(100, 100)));
-    let (written, page) = written(dir.path(), &records);
+    let (_dir, written, page) = written(&records);
     let found = numbers(&written.csv);
     let of = |policy: &str, measure: &str| {
         found.get(&(policy.to_owned(), String::new(), measure.to_owned())).copied()
@@ -471,13 +466,12 @@ fn results_of_older_versions_tell_no_spare_room() {
 
 #[test]
 fn sections_without_results_are_left_out() {
-    let dir = tempfile::tempdir().unwrap();
     let sections = |page: &str| -> Vec<String> {
         page.match_indices("<section id=\"")
             .map(|(at, tag)| page[at + tag.len()..].split('"').next().unwrap().to_owned())
             .collect()
     };
-    let (_, page) = written(dir.path(), &made_up::run());
+    let (_, _, page) = written(&made_up::run());
     assert_eq!(
         sections(&page),
         [
@@ -492,18 +486,17 @@ fn sections_without_results_are_left_out() {
             "samples"
         ]
     );
-    let (_, page) = written(dir.path(), &tiny("snapkv", "64", &[1.0, 0.0], held(20, 100)));
+    let (_, _, page) = written(&tiny("snapkv", "64", &[1.0, 0.0], held(20, 100)));
     assert_eq!(sections(&page), ["summary", "memory", "samples"]);
-    let (_, page) = written(dir.path(), &text("snapkv", "64", &[&[1.0]], held(20, 100)));
+    let (_, _, page) = written(&text("snapkv", "64", &[&[1.0]], held(20, 100)));
     assert_eq!(sections(&page), ["summary", "memory", "perplexity"]);
-    let (written, page) = written(dir.path(), &[]);
+    let (_, written, page) = written(&[]);
     assert_eq!((sections(&page), written.records), (vec!["summary".to_owned()], 0));
     assert!(page.contains("No results yet."));
 }
 
 #[test]
 fn wall_time_counts_what_ran_at_a_time_once_and_no_pause() {
-    let dir = tempfile::tempdir().unwrap();
     let mut records = text("full", "-", &[&[1.0], &[1.0], &[1.0], &[1.0]], held(20, 100));
     // The second began before the first ended, the third is the first once more; the last came
     // after a pause.
@@ -511,17 +504,16 @@ fn wall_time_counts_what_ran_at_a_time_once_and_no_pause() {
     for (record, (seconds, ended)) in records.iter_mut().zip(spans) {
         (record.seconds, record.ended_seconds) = (seconds, Some(ended));
     }
-    let (_, page) = written(dir.path(), &records);
+    let (_, _, page) = written(&records);
     assert!(page.contains("<dt>Wall time, s</dt><dd>4</dd>"));
     // One that does not say when it ended.
     records[0].ended_seconds = None;
-    let (_, page) = written(dir.path(), &records);
+    let (_, _, page) = written(&records);
     assert!(page.contains("<dt>Seconds, summed</dt><dd>7</dd>"));
 }
 
 #[test]
 fn many_results_make_a_small_page() {
-    let dir = tempfile::tempdir().unwrap();
     let mut records = Vec::new();
     let said = "long ".repeat(200);
     for policy in 0..15 {
@@ -538,7 +530,7 @@ fn many_results_make_a_small_page() {
             }
         }
     }
-    let (written, page) = written(dir.path(), &records);
+    let (_, written, page) = written(&records);
     assert_eq!(written.records, 15 * 3 * 12 * 40);
     assert!(page.len() < 5_000_000, "{} bytes", page.len());
     // Nothing is left out in silence: of 540 maps of 40 tiles 300 are drawn, and not all of them on

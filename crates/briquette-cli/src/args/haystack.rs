@@ -24,7 +24,7 @@ pub(crate) struct HaystackArgs {
     form: String,
     /// Ask through the chat template of the model
     #[arg(long)]
-    chat: bool,
+    pub(crate) chat: bool,
 }
 
 impl HaystackArgs {
@@ -32,11 +32,6 @@ impl HaystackArgs {
     pub(crate) fn inputs(&self) -> Vec<PathBuf> {
         let form = Path::new(&self.form);
         self.haystack.iter().cloned().chain(form.is_file().then(|| form.into())).collect()
-    }
-
-    /// Whether questions are asked in the chat template of the model.
-    pub(crate) fn chat(&self) -> bool {
-        self.chat
     }
 
     /// The task that hides needles in this text, with the parameters of `needle`.

@@ -19,7 +19,7 @@ pub(crate) struct ModelArgs {
     ///
     /// A folder holds config.json, safetensors and tokenizer.json, or one GGUF file.
     #[arg(long, value_name = "DIR|FILE", env = "BRIQUETTE_MODEL")]
-    model: Option<PathBuf>,
+    pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
     device: DeviceArgs,
     /// Data type of weights, activations and cache [default: that of the file, f32 on flex]
@@ -31,10 +31,10 @@ pub(crate) struct ModelArgs {
     ///
     /// 128 weights share a scale.
     #[arg(long, value_name = "BITS")]
-    quantize: Option<WeightBits>,
+    pub(crate) quantize: Option<WeightBits>,
     /// Accept a profile and results of other weights, tokenizers or configurations
     #[arg(long)]
-    other_weights: bool,
+    pub(crate) other_weights: bool,
 }
 
 /// The device that a model runs on.
@@ -136,11 +136,6 @@ impl ModelArgs {
         }
     }
 
-    /// Whether a model is named.
-    pub(crate) fn is_named(&self) -> bool {
-        self.model.is_some()
-    }
-
     /// The folder of the model, which need not be there.
     pub(crate) fn dir_or_embedded(&self) -> Result<PathBuf> {
         self.model.clone().map_or_else(|| self.dir(), Ok)
@@ -159,16 +154,6 @@ impl ModelArgs {
             Some(self.dtype_on(&self.dir().ok()?, &device))
         };
         self.dtype.map(run::Dtype::from).or_else(of_file).unwrap_or_default().name()
-    }
-
-    /// Bits that weights are quantized to.
-    pub(crate) fn quantize(&self) -> Option<WeightBits> {
-        self.quantize
-    }
-
-    /// Whether a profile and results of other weights are taken.
-    pub(crate) fn other_weights(&self) -> bool {
-        self.other_weights
     }
 
     /// The folder or file that is read.

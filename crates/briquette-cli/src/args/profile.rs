@@ -1,4 +1,4 @@
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use briquette_eval::{Result, profiles::Profiles};
 
@@ -10,18 +10,13 @@ use crate::args::model::Loaded;
 pub(crate) struct ProfileArgs {
     /// Profile of the model, by `briquette calibrate` [default: profile.json beside the model]
     #[arg(long, value_name = "FILE")]
-    profile: Option<PathBuf>,
+    pub(crate) profile: Option<PathBuf>,
 }
 
 impl ProfileArgs {
     /// The file that is read, if one is named.
     pub(crate) fn inputs(&self) -> Vec<PathBuf> {
         self.profile.iter().cloned().collect()
-    }
-
-    /// The file that is named.
-    pub(crate) fn file(&self) -> Option<&Path> {
-        self.profile.as_deref()
     }
 
     /// The profile for this model.

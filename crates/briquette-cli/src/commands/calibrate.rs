@@ -1,4 +1,4 @@
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use briquette_eval::{
@@ -7,13 +7,13 @@ use briquette_eval::{
     run::weak,
     tasks::text::Text,
 };
-use indicatif::ProgressBar;
 
 use crate::{
     args::{
         haystack::HaystackArgs,
         jobs::JobsArgs,
         model::{Loaded, ModelArgs},
+        path::partial,
         resume::ResumeArgs,
     },
     terminal::{output::OutputArgs, output_gate::Mark, progress},
@@ -104,8 +104,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
 
     let bar = progress::bar(calibration.steps());
-    let partial = partial(&args.out);
-    let calibrated = calibration.run(&partial, |steps| advance(&bar, steps));
+    let calibrated = calibration.run(&partial(&args.out), |steps| {
+        bar.inc(steps as u64);
+        // Steps of an earlier run come at once, and say nothing of the time left.
+        if steps != 1 {
+            bar.reset_eta();
+        }
+    });
     bar.finish_and_clear();
     let Calibrated { profile, right, prompts, journal } = calibrated?;
     let text = profile.to_json()? + "\n";
@@ -122,19 +127,4 @@ pub(crate) fn run(args: Args) -> Result<()> {
         shares.join(" ")
     );
     args.output.write_plain(&human, &profile)
-}
-
-/// Steps of an earlier run come at once, and say nothing of the time left.
-pub(crate) fn advance(bar: &ProgressBar, steps: usize) {
-    bar.inc(steps as u64);
-    if steps != 1 {
-        bar.reset_eta();
-    }
-}
-
-/// Path of the results that wait for the profile.
-fn partial(out: &Path) -> PathBuf {
-    let mut name = out.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
 }

@@ -31,7 +31,7 @@ const LEAVE: &str =
 pub(crate) fn run(args: Args) -> Result<()> {
     let entry = policy::read(&args.policy, args.budget, BUDGET)?;
     let kept = args.resume.as_ref().map(Prefix::read).transpose()?;
-    if !args.model.is_named() && args.template.inputs().is_empty() {
+    if args.model.model.is_none() && args.template.inputs().is_empty() {
         bail!(
             "the model that comes with briquette continues texts and has no chat template: name one that answers with \
              --model DIR|FILE, a Hugging Face folder or a GGUF file of an \"instruct\" model (in the repository \

@@ -96,7 +96,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let one = OneTask {
         command: "compare",
         common: &args.common,
-        chat: args.haystack.chat(),
+        chat: args.haystack.chat,
         policies: &args.policies,
         budgets: &args.budgets,
         default: &BUDGETS,

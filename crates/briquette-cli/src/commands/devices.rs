@@ -6,12 +6,10 @@ use briquette_report::table::{Column, Sheet};
 use burn::tensor::Tensor;
 use serde::Serialize;
 
-use crate::terminal::output::{OutputArgs, Shown, TableArgs, bytes};
+use crate::terminal::output::{Shown, TableArgs, bytes};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    output: OutputArgs,
     #[command(flatten)]
     tables: TableArgs,
 }
@@ -42,7 +40,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     let behind = "Backends that are not listed are features of the build, as in --features wgpu\n";
     let shown = Shown { tables: vec![sheet], behind: behind.into(), ..Shown::default() };
-    args.output.write_tables(&args.tables, &shown, &Devices { devices })
+    args.tables.write(&shown, &Devices { devices })
 }
 
 /// Opens a device and uses it once: some are only then found missing, by a panic.

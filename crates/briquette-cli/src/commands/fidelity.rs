@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use crate::{
-    args::{defaults, policies::PolicyArgs, text::TextArgs, windows::WindowArgs},
+    args::{policies::PolicyArgs, text::TextArgs, windows::WindowArgs},
     measure::one_task::{CommonArgs, OneTask, text_task},
 };
 
@@ -37,18 +37,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let text = text_task(&args.text, &args.windows, args.tokens)?;
-    let one = OneTask {
-        command: "fidelity",
-        common: &args.common,
-        chat: false,
-        policies: &args.policies.policies,
-        budgets: &args.policies.budgets,
-        default: &defaults::BUDGETS,
-        change: &[],
-        full: false,
-        seed: 0,
-        tasks: json!({ "fidelity": [text] }),
-        out: args.out.as_deref(),
-    };
-    one.run()
+    let (tasks, out) = (json!({ "fidelity": [text] }), args.out.as_deref());
+    let one = OneTask::new("fidelity", &args.common, &args.policies, tasks, out);
+    OneTask { full: false, ..one }.run()
 }

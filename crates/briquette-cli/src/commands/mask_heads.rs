@@ -26,7 +26,7 @@ use crate::{
         resume::ResumeArgs,
     },
     terminal::{
-        output::{OutputArgs, Shown, TableArgs},
+        output::{Shown, TableArgs},
         progress,
     },
 };
@@ -69,14 +69,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
     tables: TableArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let inputs = inputs::of(&args.model, &args.profile, [], args.haystack.inputs());
-    let mut gate = args.output.gate(inputs)?;
+    let mut gate = args.tables.output.gate(inputs)?;
     if let Some(out) = &args.out {
         let names = ["mask-heads.json", "mask-heads.csv", "*.svg", "*.png"];
         gate.results("mask-heads", out, "mask-heads.jsonl", &names)?;
@@ -162,5 +160,5 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let files = report.write(out)?;
         writeln!(shown.behind, "{} files in {}", files.len(), out.display())?;
     }
-    args.output.write_tables(&args.tables, &shown, &report)
+    args.tables.write(&shown, &report)
 }

@@ -5,7 +5,7 @@ use briquette_eval::tasks::synthetic::Needle;
 use serde_json::json;
 
 use crate::{
-    args::{defaults, depths::DepthArgs, haystack::HaystackArgs, policies::PolicyArgs},
+    args::{depths::DepthArgs, haystack::HaystackArgs, policies::PolicyArgs},
     measure::one_task::{CommonArgs, OneTask},
 };
 
@@ -57,18 +57,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         })
     };
     let tasks = args.needles.iter().map(needle).collect::<Result<Vec<Needle>>>()?;
-    let one = OneTask {
-        command: "needle",
-        common: &args.common,
-        chat: args.haystack.chat(),
-        policies: &args.policies.policies,
-        budgets: &args.policies.budgets,
-        default: &defaults::BUDGETS,
-        change: &[],
-        full: true,
-        seed: args.seed,
-        tasks: json!({ "needle": tasks }),
-        out: args.out.as_deref(),
-    };
-    one.run()
+    let (tasks, out) = (json!({ "needle": tasks }), args.out.as_deref());
+    let one = OneTask::new("needle", &args.common, &args.policies, tasks, out);
+    OneTask { chat: args.haystack.chat, seed: args.seed, ..one }.run()
 }

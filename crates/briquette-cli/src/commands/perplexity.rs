@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use crate::{
-    args::{defaults, policies::PolicyArgs, text::TextArgs, windows::WindowArgs},
+    args::{policies::PolicyArgs, text::TextArgs, windows::WindowArgs},
     measure::one_task::{CommonArgs, OneTask, text_task},
 };
 
@@ -37,18 +37,6 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let text = text_task(&args.text, &args.windows, args.tokens)?;
-    let one = OneTask {
-        command: "perplexity",
-        common: &args.common,
-        chat: false,
-        policies: &args.policies.policies,
-        budgets: &args.policies.budgets,
-        default: &defaults::BUDGETS,
-        change: &[],
-        full: true,
-        seed: 0,
-        tasks: json!({ "perplexity": [text] }),
-        out: args.out.as_deref(),
-    };
-    one.run()
+    let (tasks, out) = (json!({ "perplexity": [text] }), args.out.as_deref());
+    OneTask::new("perplexity", &args.common, &args.policies, tasks, out).run()
 }

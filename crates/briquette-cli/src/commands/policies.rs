@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::{
     args::policy_text::PolicyText,
     terminal::{
-        output::{OutputArgs, Shown, TableArgs},
+        output::{Shown, TableArgs},
         output_gate::Mark,
     },
 };
@@ -29,8 +29,6 @@ pub(crate) struct Args {
     #[arg(value_name = "POLICY", value_parser = PolicyText, hide_possible_values = true)]
     policy: Option<String>,
     #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
     tables: TableArgs,
 }
 
@@ -42,7 +40,7 @@ struct Listed<T> {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let mark = if args.policy.is_some() { Mark::Never } else { Mark::Json };
-    args.output.gate_as(mark, policy::inputs(&args.policy))?;
+    args.tables.output.gate_as(mark, policy::inputs(&args.policy))?;
     let Some(text) = &args.policy else {
         let methods = methods();
         let shown = Shown {
@@ -50,7 +48,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             behind: "briquette policies NAME prints the settings of one\n".into(),
             ..Shown::default()
         };
-        return args.output.write_tables(&args.tables, &shown, &Listed { methods });
+        return args.tables.write(&shown, &Listed { methods });
     };
     let written = policy::parse(text)?;
     let policy = match policy::is_file(policy::split(text).0) {
@@ -62,5 +60,5 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let comment = described.map_or_else(String::new, |method| {
         format!("# {} ({}): {}\n", method.title, method.paper, method.keeps)
     });
-    args.output.write_plain(&(comment + &policy.to_toml()?), &json)
+    args.tables.output.write_plain(&(comment + &policy.to_toml()?), &json)
 }

@@ -8,7 +8,7 @@ use briquette_eval::files;
 use briquette_report::html::{self, TableFormat};
 use clap::ValueEnum;
 
-use crate::terminal::output::{ForceArgs, note, plain};
+use crate::terminal::output::{ForceArgs, note_each, plain};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,9 +54,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
     let (page, title) = (args.out.as_deref(), args.title.as_deref());
     let written = html::write_as(format, &args.dir, page, title)?;
-    for warning in &written.warnings {
-        note(&format!("warning: {warning}"));
-    }
+    note_each("warning", &written.warnings);
     let named = [&written.csv, &written.differences].into_iter().chain(&written.tables);
     let named: Vec<String> = named.map(|path| files::last(path)).collect();
     let said = format!(

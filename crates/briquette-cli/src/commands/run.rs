@@ -2,13 +2,16 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
 use briquette_eval::{
     files,
     record::Key,
-    run::{Plan, Rescoring, RunFile, Shard, Share, TimeNeeded, check_folder, read_results},
+    run::{
+        Plan, Rescoring, RunFile, Shard, Share, TimeNeeded, check_folder, estimate, read_results,
+    },
 };
 use briquette_report::table::{Column, Rank, Sheet};
 use serde::Serialize;
@@ -22,7 +25,7 @@ use crate::{
     },
     measure::measurement::{Measurement, scored_anew},
     terminal::{
-        output::{OutputArgs, Shown, TableArgs, note, with_causes},
+        output::{Shown, TableArgs, note, note_each, with_causes},
         output_gate::Mark,
         progress::{self, spoken},
     },
@@ -80,10 +83,11 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Output")]
     no_report: bool,
     #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
     tables: TableArgs,
 }
+
+/// Time that an estimate measures each model for.
+const MEASURED: Duration = Duration::from_secs(5);
 
 /// Damaged samples named on stderr. All are in the JSON.
 const LEFT_OUT: usize = 20;
@@ -97,6 +101,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Path::new("out").join(args.file.file_stem().unwrap_or_else(|| file.name.as_ref()))
     });
     let mut gate = args
+        .tables
         .output
         .gate([file.inputs(), files::results(&out), vec![args.file.clone()]].concat())?;
     if let Some(prompts) = &args.prompts {
@@ -111,9 +116,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let plan = Plan::new(&file, args.other_weights);
     let plan = plan.with_context(|| args.file.display().to_string())?;
     drop(spinner);
-    for skipped in plan.skipped.iter().take(LEFT_OUT) {
-        note(&format!("left out: {skipped}"));
-    }
+    note_each("left out", plan.skipped.iter().take(LEFT_OUT));
     if let Some(path) = &args.prompts {
         let mut lines = String::new();
         for prompt in plan.prompts() {
@@ -132,7 +135,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
         shard: args.shard,
         keep_going: args.keep_going,
         accept: args.resume.accept(args.other_weights),
-        output: &args.output,
         tables: &args.tables,
     };
     if args.dry_run { dry_run(&args, &measurement, &out) } else { measurement.run() }
@@ -195,8 +197,10 @@ fn dry_run(args: &Args, measurement: &Measurement<'_>, out: &Path) -> Result<()>
     }
     let mut seconds = BTreeMap::new();
     if let Some(runner) = runner {
-        for needed in measurement.time_needed(&runner, |key| done.contains(key))? {
-            let TimeNeeded { model, units, measured, time } = needed;
+        let spinner = progress::spinner("measuring how long it takes");
+        let needed = estimate(plan, &runner, MEASURED, |key| done.contains(key))?;
+        drop(spinner);
+        for TimeNeeded { model, units, measured, time } in needed {
             let time = time.inspect(|time| {
                 seconds.insert(model.clone(), time.as_secs_f64());
             });
@@ -204,5 +208,5 @@ fn dry_run(args: &Args, measurement: &Measurement<'_>, out: &Path) -> Result<()>
             writeln!(shown.behind, "{model}: {units} units, about {about} ({measured} measured)")?;
         }
     }
-    args.output.write_tables(&args.tables, &shown, &Left { shares, seconds })
+    args.tables.write(&shown, &Left { shares, seconds })
 }

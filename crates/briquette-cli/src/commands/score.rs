@@ -18,7 +18,7 @@ use crate::{
     error::Error,
     measure::measurement::tables,
     terminal::{
-        output::{OutputArgs, Shown, TableArgs, note},
+        output::{Shown, TableArgs, note, note_each},
         output_gate::Mark,
     },
 };
@@ -65,8 +65,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
     tables: TableArgs,
 }
 
@@ -87,7 +85,7 @@ fn predictions(args: Args, metrics: &Metrics) -> Result<()> {
     if args.out.is_some() {
         return Err(Error::OptionOfARun { option: "--out" }.into());
     }
-    args.output.gate([args.path.clone()])?;
+    args.tables.output.gate([args.path.clone()])?;
     let scoring = Scoring {
         prediction: args.prediction.unwrap_or_else(|| "prediction".into()),
         answers: args.answers.unwrap_or_else(|| "answers".into()),
@@ -96,9 +94,7 @@ fn predictions(args: Args, metrics: &Metrics) -> Result<()> {
         skip_damaged: args.skip_damaged,
     };
     let scores = scoring.score(&args.path)?;
-    for left_out in &scores.left_out {
-        note(&format!("left out: {left_out}"));
-    }
+    note_each("left out", &scores.left_out);
     let mut sheet = Sheet::new([
         Column::left("metric"),
         Column::right("mean"),
@@ -112,7 +108,7 @@ fn predictions(args: Args, metrics: &Metrics) -> Result<()> {
         sheet.row([name.to_string(), mean, interval, count]);
     }
     let shown = Shown { tables: vec![sheet], ..Shown::default() };
-    args.output.write_tables(&args.tables, &shown, &scores)
+    args.tables.write(&shown, &scores)
 }
 
 /// Scores of a run's answers, for programs.
@@ -137,10 +133,10 @@ fn answers(args: &Args, metrics: &Metrics) -> Result<()> {
     if let Some((option, _)) = fields.into_iter().find(|(_, field)| field.is_some()) {
         return Err(Error::OptionOfPredictions { option }.into());
     }
-    let mut gate = args.output.gate([args.path.clone()])?;
+    let mut gate = args.tables.output.gate([args.path.clone()])?;
     if let Some(out) = &args.out {
         let results = out.join("results.jsonl");
-        if !args.output.overwrites() && journal::is_of(&results, "run")? {
+        if !args.tables.output.overwrites() && journal::is_of(&results, "run")? {
             return Err(Error::ResultsThere { path: results }.into());
         }
         gate.new_file(&results, Mark::Never)?;
@@ -148,9 +144,7 @@ fn answers(args: &Args, metrics: &Metrics) -> Result<()> {
         gate.report(out, None)?;
     }
     let scored = ScoredRun::read(&args.path, metrics, args.skip_damaged)?;
-    for line in scored.damaged() {
-        note(&format!("left out as damaged: {line}"));
-    }
+    note_each("left out as damaged", scored.damaged());
     for task in scored.without_answers() {
         note(&format!("left out: `{task}` asks nothing, so it has no answers"));
     }
@@ -171,10 +165,8 @@ fn answers(args: &Args, metrics: &Metrics) -> Result<()> {
     let mut shown = tables(&json.summary)?;
     writeln!(shown.behind, "scored by {metrics}; nothing was asked again")?;
     if let Some(page) = page {
-        for warning in &page.warnings {
-            note(&format!("warning: {warning}"));
-        }
+        note_each("warning", &page.warnings);
         writeln!(shown.behind, "a page of it all: {}", page.page.display())?;
     }
-    args.output.write_tables(&args.tables, &shown, &json)
+    args.tables.write(&shown, &json)
 }

@@ -1,8 +1,4 @@
-use std::{
-    fmt::Write,
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{fmt::Write, path::PathBuf, time::Instant};
 
 use anyhow::{Context, Result, bail};
 use briquette::methods;
@@ -21,13 +17,14 @@ use crate::{
         inputs,
         jobs::JobsArgs,
         model::{Loaded, ModelArgs},
+        path::partial,
         policy_text::PolicyText,
         profile::ProfileArgs,
         resume::ResumeArgs,
         text::TextArgs,
     },
     terminal::{
-        output::{OutputArgs, Shown, TableArgs},
+        output::{Shown, TableArgs},
         output_gate::Mark,
         progress,
     },
@@ -108,8 +105,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     resume: ResumeArgs,
     #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
     tables: TableArgs,
 }
 
@@ -127,7 +122,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let task_files = tasks.as_ref().map_or_else(Vec::new, RunFile::inputs);
     let others = [args.text.inputs(), task_files, args.tasks.iter().cloned().collect()].concat();
     let inputs = inputs::of(&args.model, &args.profile, &args.policies, others);
-    args.output.gate(inputs)?.new_file(&args.out, Mark::Tuned)?;
+    args.tables.output.gate(inputs)?.new_file(&args.out, Mark::Tuned)?;
     let mut candidates = candidates(&args.policies)?;
     let loaded = args.model.load()?;
     let name = loaded.name();
@@ -225,7 +220,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     let Some(best) = report.ranked.first() else {
         journal.remove()?;
-        args.output.write_tables(&args.tables, &shown, &report)?;
+        args.tables.write(&shown, &report)?;
         bail!("no policy holds {target} % of the full cache at {} tokens", report.plan.prompt);
     };
     let file = format!("{}\n{}", report.comment(), best.policy.to_toml()?);
@@ -234,7 +229,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     writeln!(shown.behind)?;
     report.verdict().iter().try_for_each(|line| writeln!(shown.behind, "{line}"))?;
     writeln!(shown.behind, "The policy is in {}", args.out.display())?;
-    args.output.write_tables(&args.tables, &shown, &report)
+    args.tables.write(&shown, &report)
 }
 
 /// The policies to try, each once. A bare name of a method stands for its variants.
@@ -275,13 +270,6 @@ fn share(text: &str) -> std::result::Result<f64, String> {
         true => Ok(share),
         false => Err(format!("{text} is not above 0 and up to 1")),
     }
-}
-
-/// Where results wait for the policy.
-fn partial(out: &Path) -> PathBuf {
-    let mut name = out.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
 }
 
 #[cfg(test)]

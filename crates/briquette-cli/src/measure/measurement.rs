@@ -4,7 +4,6 @@ use std::{
     fmt::Write,
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::{Result, bail};
@@ -13,8 +12,8 @@ use briquette_eval::{
     journal::Accept,
     record::Key,
     run::{
-        Executed, Failure, FittedBudget, Plan, RunFile, Runner, Shard, Split, Summary, TimeNeeded,
-        Unavailable, begin, estimate, execute,
+        Executed, Failure, FittedBudget, Plan, RunFile, Runner, Shard, Split, Summary, Unavailable,
+        begin, execute,
     },
 };
 use briquette_report::{html, summary};
@@ -26,13 +25,10 @@ use crate::{
     args::{batch::BatchArgs, jobs::JobsArgs, model::open_device},
     terminal::{
         interrupt,
-        output::{OutputArgs, Shown, TableArgs, bytes, note, note_fallbacks, note_warnings, plain},
+        output::{Shown, TableArgs, bytes, note, note_each, note_fallbacks, note_warnings, plain},
         progress,
     },
 };
-
-/// Time that an estimate measures each model for.
-const MEASURED: Duration = Duration::from_secs(5);
 
 /// A run file, and how it is measured.
 pub(crate) struct Measurement<'a> {
@@ -48,7 +44,6 @@ pub(crate) struct Measurement<'a> {
     pub(crate) shard: Option<Shard>,
     pub(crate) keep_going: bool,
     pub(crate) accept: Accept,
-    pub(crate) output: &'a OutputArgs,
     pub(crate) tables: &'a TableArgs,
 }
 
@@ -140,23 +135,17 @@ impl Measurement<'_> {
         let mut shown = report.shown(&name)?;
         if let (true, Some(out)) = (self.page, &kept) {
             let written = html::write(out, None, None)?;
-            for warning in &written.warnings {
-                note(&format!("warning: {warning}"));
-            }
+            note_each("warning", &written.warnings);
             writeln!(shown.behind, "a page of it all: {}", written.page.display())?;
         }
-        self.output.write_tables(self.tables, &shown, &report)?;
+        self.tables.write(&shown, &report)?;
         if !failures.is_empty() {
-            for failure in &report.failed {
-                note(&format!("failed: {failure}"));
-            }
+            note_each("failed", &report.failed);
             bail!("{} units failed; the next run tries them again", failures.len());
         }
         Ok(())
     }
-}
 
-impl Measurement<'_> {
     /// How the plan is run on the device of this name.
     pub(crate) fn runner(&self, name: &str, device: Device) -> Result<Runner> {
         Ok(Runner {
@@ -168,16 +157,6 @@ impl Measurement<'_> {
             keep_going: self.keep_going,
             interrupt: interrupt::flag(),
         })
-    }
-
-    /// The time that what is left takes, from a few seconds of measuring.
-    pub(crate) fn time_needed(
-        &self,
-        runner: &Runner,
-        is_done: impl Fn(&Key) -> bool,
-    ) -> Result<Vec<TimeNeeded>> {
-        let _spinner = progress::spinner("measuring how long it takes");
-        Ok(estimate(self.plan, runner, MEASURED, is_done)?)
     }
 
     /// A line before long work: models, device and units.

@@ -13,15 +13,13 @@ use serde_json::{Value, json};
 
 use crate::{
     args::{
-        batch::BatchArgs, jobs::JobsArgs, model::ModelArgs, path::absolute, profile::ProfileArgs,
-        resume::ResumeArgs, text::TextArgs, windows::WindowArgs,
+        batch::BatchArgs, defaults, jobs::JobsArgs, model::ModelArgs, path::absolute,
+        policies::PolicyArgs, profile::ProfileArgs, resume::ResumeArgs, text::TextArgs,
+        windows::WindowArgs,
     },
     error::Error,
     measure::measurement::Measurement,
-    terminal::{
-        output::{OutputArgs, TableArgs},
-        progress,
-    },
+    terminal::{output::TableArgs, progress},
 };
 
 /// Options that all of these commands have.
@@ -37,8 +35,6 @@ pub(crate) struct CommonArgs {
     jobs: JobsArgs,
     #[command(flatten)]
     resume: ResumeArgs,
-    #[command(flatten)]
-    output: OutputArgs,
     #[command(flatten)]
     tables: TableArgs,
 }
@@ -65,23 +61,49 @@ pub(crate) struct OneTask<'a> {
     pub(crate) out: Option<&'a Path>,
 }
 
-impl OneTask<'_> {
+impl<'a> OneTask<'a> {
+    /// These tasks under these policies and the full cache, without a chat.
+    pub(crate) fn new(
+        command: &'static str,
+        common: &'a CommonArgs,
+        policies: &'a PolicyArgs,
+        tasks: Value,
+        out: Option<&'a Path>,
+    ) -> Self {
+        Self {
+            command,
+            common,
+            chat: false,
+            policies: &policies.policies,
+            budgets: &policies.budgets,
+            default: &defaults::BUDGETS,
+            change: &[],
+            full: true,
+            seed: 0,
+            tasks,
+            out,
+        }
+    }
+
     /// Measures it, as `briquette run` measures its run file.
     pub(crate) fn run(self) -> Result<()> {
-        let CommonArgs { model, batch, jobs, resume, output, tables, .. } = self.common;
+        let CommonArgs { model, batch, jobs, resume, tables, .. } = self.common;
         let file = self.file()?;
         let results = self.out.map_or_else(Vec::new, files::results);
-        let mut gate = output.gate([file.inputs(), results].concat())?;
+        let mut gate = tables.output.gate([file.inputs(), results].concat())?;
         if let Some(out) = self.out {
             files::check_dir(out)?;
-            self.refuse_old_journal(out)?;
+            // The results of a version that had a journal for each command.
+            let path = out.join(format!("{}.jsonl", self.command));
+            if path.exists() {
+                return Err(Error::OldJournal { path }.into());
+            }
             gate.report(out, None)?;
         }
         // Behind the errors of policies and outputs.
         model.dir()?;
-        let other_weights = model.other_weights();
         let spinner = progress::spinner("making samples");
-        let plan = Plan::new(&file, other_weights)?;
+        let plan = Plan::new(&file, model.other_weights)?;
         drop(spinner);
         let measurement = Measurement {
             file: &file,
@@ -93,8 +115,7 @@ impl OneTask<'_> {
             jobs,
             shard: None,
             keep_going: false,
-            accept: resume.accept(other_weights),
-            output,
+            accept: resume.accept(model.other_weights),
             tables,
         };
         measurement.run()
@@ -107,10 +128,10 @@ impl OneTask<'_> {
             "dir": absolute(&named.dir_or_embedded()?)?,
             "dtype": named.dtype(),
         });
-        if let Some(bits) = named.quantize() {
+        if let Some(bits) = named.quantize {
             model["quantize"] = json!(bits);
         }
-        if let Some(profile) = profile.file() {
+        if let Some(profile) = &profile.profile {
             model["profile"] = json!(absolute(profile)?);
         }
         if self.chat {
@@ -158,12 +179,6 @@ impl OneTask<'_> {
         let options = format!("the options of `briquette {}`", self.command);
         let text = toml::to_string(&file).with_context(|| format!("{options}: too large"))?;
         Ok(RunFile::parse(&text, options.as_ref(), "".as_ref())?)
-    }
-
-    /// Refuses a folder with the results of a version that had a journal for each command.
-    fn refuse_old_journal(&self, out: &Path) -> Result<(), Error> {
-        let path = out.join(format!("{}.jsonl", self.command));
-        if path.exists() { Err(Error::OldJournal { path }) } else { Ok(()) }
     }
 }
 

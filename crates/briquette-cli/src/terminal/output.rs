@@ -1,5 +1,6 @@
 use std::{
     borrow::Cow,
+    fmt::Display,
     io::{self, IsTerminal, Write},
     path::PathBuf,
     sync::OnceLock,
@@ -54,13 +55,6 @@ pub(crate) struct OutputArgs {
     force: ForceArgs,
 }
 
-impl OutputArgs {
-    /// Whether files that briquette did not write may be overwritten.
-    pub(crate) fn overwrites(&self) -> bool {
-        self.force.force
-    }
-}
-
 /// Whether files of others may be overwritten.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ForceArgs {
@@ -79,6 +73,11 @@ impl ForceArgs {
 }
 
 impl OutputArgs {
+    /// Whether files that briquette did not write may be overwritten.
+    pub(crate) fn overwrites(&self) -> bool {
+        self.force.force
+    }
+
     fn json_on_stdout(&self) -> bool {
         self.json.as_deref().is_some_and(|path| path.as_os_str() == "-")
     }
@@ -124,40 +123,6 @@ impl OutputArgs {
                 stdout(&plain(human))
             }
         }
-    }
-
-    /// As [`write`](Self::write), of a result with tables. Beside a form for programs people get no
-    /// tables, but what casts doubt on the result, and the names of files.
-    pub(crate) fn write_tables(
-        &self,
-        tables: &TableArgs,
-        shown: &Shown,
-        result: &impl Serialize,
-    ) -> Result<()> {
-        let form = tables.form();
-        let written = form.map_or_else(String::new, |form| shown.tables(form));
-        let intervals = form.map_or_else(String::new, |form| shown.intervals(form));
-        let Shown { before, behind, .. } = shown;
-        if tables.format == Format::Table {
-            return self.write(&format!("{before}{written}{intervals}{behind}"), result);
-        }
-        [before, &intervals, behind]
-            .into_iter()
-            .filter(|text| !text.is_empty())
-            .for_each(|text| note(text));
-        match (tables.format, self.json_on_stdout()) {
-            // Two results on one stream would be none.
-            (_, true) => return self.write("", result),
-            (Format::Json, false) => {
-                self.write("", result)?;
-                stdout(&json(&Marked::new(result))?)?;
-            }
-            _ => self.write(&written, result)?,
-        }
-        if let Some(path) = &self.json {
-            note(&format!("the result as JSON is in {}", path.display()));
-        }
-        Ok(())
     }
 
     /// The stream for people, for text that comes bit by bit.
@@ -211,9 +176,11 @@ impl Stream {
     }
 }
 
-/// How the tables of a command are written.
+/// Where a result with tables goes, and how they are written.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TableArgs {
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
     /// Form of the tables
     ///
     /// All but `table` write everything else to stderr, and no tables there. With `--json -` the
@@ -239,6 +206,35 @@ enum Format {
 const PIPED: u16 = 100;
 
 impl TableArgs {
+    /// As [`OutputArgs::write`], of a result with tables. Beside a form for programs people get no
+    /// tables, but what casts doubt on the result, and the names of files.
+    pub(crate) fn write(&self, shown: &Shown, result: &impl Serialize) -> Result<()> {
+        let (form, output) = (self.form(), &self.output);
+        let written = form.map_or_else(String::new, |form| shown.tables(form));
+        let intervals = form.map_or_else(String::new, |form| shown.intervals(form));
+        let Shown { before, behind, .. } = shown;
+        if self.format == Format::Table {
+            return output.write(&format!("{before}{written}{intervals}{behind}"), result);
+        }
+        [before, &intervals, behind]
+            .into_iter()
+            .filter(|text| !text.is_empty())
+            .for_each(|text| note(text));
+        match (self.format, output.json_on_stdout()) {
+            // Two results on one stream would be none.
+            (_, true) => return output.write("", result),
+            (Format::Json, false) => {
+                output.write("", result)?;
+                stdout(&json(&Marked::new(result))?)?;
+            }
+            _ => output.write(&written, result)?,
+        }
+        if let Some(path) = &output.json {
+            note(&format!("the result as JSON is in {}", path.display()));
+        }
+        Ok(())
+    }
+
     /// The form of the tables, where they are not JSON.
     fn form(&self) -> Option<Form> {
         match self.format {
@@ -299,11 +295,14 @@ pub(crate) fn note(text: &str) {
     }
 }
 
+/// Writes a line of each of these, behind what they are.
+pub(crate) fn note_each(what: &str, all: impl IntoIterator<Item = impl Display>) {
+    all.into_iter().for_each(|one| note(&format!("{what}: {one}")));
+}
+
 /// Writes the warnings of the files that were read so far.
 pub(crate) fn note_warnings() {
-    for warning in warnings::take() {
-        note(&format!("warning: {warning}"));
-    }
+    note_each("warning", warnings::take());
 }
 
 /// Says which operations tensor operations answered for a kernel, if more is to be said than usual.

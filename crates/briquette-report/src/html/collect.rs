@@ -1,4 +1,5 @@
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
 };
@@ -83,10 +84,8 @@ pub(super) struct Scores {
 pub(super) struct Texts {
     /// Nats per token.
     pub(super) by_unit: BTreeMap<Unit, f64>,
-    /// The sum over windows, by position.
-    pub(super) sums: Vec<f64>,
-    /// Windows that reach a position.
-    pub(super) counts: Vec<u32>,
+    /// By position the sum over windows, and the windows that reach it.
+    sums: Vec<(f64, u32)>,
 }
 
 /// Fidelity of a row.
@@ -306,21 +305,21 @@ impl Collected {
         if kept.tokens.is_empty() {
             return Ok(());
         }
-        let place = (row.model.clone(), task);
-        let begin = |unit, tokens| KeptTexts { unit, tokens, shares: BTreeMap::new() };
-        let texts = match self.kept.remove(&place) {
-            Some(texts) if texts.unit < unit => {
-                self.kept.insert(place, texts);
-                return Ok(());
-            }
-            Some(texts) if texts.unit == unit => texts,
-            _ => begin(unit, kept.tokens.clone()),
-        };
-        if kept.share.len() != texts.tokens.len() || kept.tokens != texts.tokens {
-            let (model, task) = place;
+        let (unit, tokens) = (&unit, &kept.tokens);
+        let begin =
+            || KeptTexts { unit: unit.clone(), tokens: tokens.clone(), shares: BTreeMap::new() };
+        let place = (row.model.clone(), task.clone());
+        let texts = self.kept.entry(place).or_insert_with(begin);
+        match texts.unit.cmp(unit) {
+            Ordering::Less => return Ok(()),
+            Ordering::Equal => {}
+            Ordering::Greater => *texts = begin(),
+        }
+        if kept.share.len() != tokens.len() || *tokens != texts.tokens {
             let message = format!(
-                "{model}, {task}, sample {}: {} kept {} shares of {} tokens, another policy had a prompt of {} tokens",
-                texts.unit.sample,
+                "{}, {task}, sample {}: {} kept {} shares of {} tokens, another policy had a prompt of {} tokens",
+                row.model,
+                unit.sample,
                 row.label(),
                 kept.share.len(),
                 kept.tokens.len(),
@@ -328,7 +327,6 @@ impl Collected {
             );
             return Err(Error::Page { message });
         }
-        let texts = self.kept.entry(place).or_insert(texts);
         texts.shares.insert(row, kept.share);
         Ok(())
     }
@@ -395,8 +393,7 @@ impl Scores {
             self.right_tokens.insert(unit.clone(), mean(right.into_iter()));
         }
         if answers.len() > 1 {
-            self.by_turn.resize(self.by_turn.len().max(answers.len()), Vec::new());
-            for (turn, answer) in self.by_turn.iter_mut().zip(answers) {
+            for (turn, answer) in paired(&mut self.by_turn, answers) {
                 turn.push(answer.score);
             }
         }
@@ -412,11 +409,7 @@ impl Scores {
 impl Texts {
     fn push(&mut self, unit: Unit, nats: &[f32]) {
         self.by_unit.insert(unit, mean(nats.iter().map(|nats| f64::from(*nats))));
-        if self.sums.len() < nats.len() {
-            self.sums.resize(nats.len(), 0.0);
-            self.counts.resize(nats.len(), 0);
-        }
-        for ((sum, count), nats) in self.sums.iter_mut().zip(&mut self.counts).zip(nats) {
+        for ((sum, count), nats) in paired(&mut self.sums, nats) {
             *sum += f64::from(*nats);
             *count += 1;
         }
@@ -426,7 +419,7 @@ impl Texts {
     pub(super) fn cumulative(&self, points: usize) -> Vec<(usize, f64)> {
         let every = self.sums.len().div_ceil(points.max(1)).max(1);
         let (mut sum, mut count, mut curve) = (0.0, 0.0, Vec::new());
-        for (position, (nats, windows)) in (1..).zip(self.sums.iter().zip(&self.counts)) {
+        for (position, (nats, windows)) in (1..).zip(&self.sums) {
             sum += nats;
             count += f64::from(*windows);
             if position % every == 0 || position == self.sums.len() {
@@ -439,16 +432,10 @@ impl Texts {
 
 impl Fidelities {
     fn layers(&mut self, error: &[f64], overlap: &[Vec<f64>], heads: &[Vec<usize>]) {
-        if self.layer_error.len() < error.len() {
-            self.layer_error.resize(error.len(), Vec::new());
-        }
-        for (layer, error) in self.layer_error.iter_mut().zip(error) {
+        for (layer, error) in paired(&mut self.layer_error, error) {
             layer.push(*error);
         }
-        if self.layer_overlap.len() < overlap.len() {
-            self.layer_overlap.resize(overlap.len(), Vec::new());
-        }
-        for (layer, heads) in self.layer_overlap.iter_mut().zip(overlap) {
+        for (layer, heads) in paired(&mut self.layer_overlap, overlap) {
             if !heads.is_empty() {
                 layer.push(mean(heads.iter().copied()));
             }
@@ -458,10 +445,8 @@ impl Fidelities {
             return;
         }
         *samples += 1;
-        sums.resize(sums.len().max(heads.len()), Vec::new());
-        for (sums, held) in sums.iter_mut().zip(heads) {
-            sums.resize(sums.len().max(held.len()), 0.0);
-            for (sum, held) in sums.iter_mut().zip(held) {
+        for (sums, held) in paired(sums, heads) {
+            for (sum, held) in paired(sums, held) {
                 *sum += *held as f64;
             }
         }
@@ -473,6 +458,15 @@ impl Fidelities {
         let layer = |sums: &Vec<f64>| sums.iter().map(|sum| sum / samples).collect();
         self.held.0.iter().map(layer).collect()
     }
+}
+
+/// Pairs of what was summed up so far, which grows where it is too short, and what comes now.
+fn paired<'a, S: Clone + Default, T>(
+    sums: &'a mut Vec<S>,
+    new: &'a [T],
+) -> impl Iterator<Item = (&'a mut S, &'a T)> {
+    sums.resize(sums.len().max(new.len()), S::default());
+    sums.iter_mut().zip(new)
 }
 
 /// 0 of no number.

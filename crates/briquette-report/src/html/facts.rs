@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{collect::Collected, read::Source};
-use crate::{plain_name::plain_name, plural};
+use crate::plural;
 
 /// Lines of settings shown.
 const SETTINGS_SHOWN: usize = 300;
@@ -25,7 +25,7 @@ pub(super) struct Facts {
     warnings: Vec<String>,
     /// The same with the files it is about, for who can open them.
     #[serde(skip)]
-    warnings_by_file: Vec<String>,
+    pub(super) warnings_by_file: Vec<String>,
 }
 
 impl Facts {
@@ -94,12 +94,6 @@ impl Facts {
         let warnings_by_file = capped(all(unread(source, true)));
         Self { title, facts, settings, settings_left, warnings, warnings_by_file }
     }
-}
-
-impl Facts {
-    pub(super) fn warnings_by_file(&self) -> &[String] {
-        &self.warnings_by_file
-    }
 
     /// One line on where the numbers come from: the model and what it ran with, not how much of it.
     pub(super) fn line(&self) -> String {
@@ -114,6 +108,15 @@ impl Facts {
         let names = ["Model", "Type", "Device", "Briquette", "Burn", "Date", "Seed"];
         names.into_iter().filter_map(value).collect::<Vec<_>>().join(", ") + "."
     }
+}
+
+/// Endings of file names that a label may have.
+const ENDINGS: [&str; 7] = [".gguf", ".jsonl", ".json", ".txt", ".csv", ".toml", ".md"];
+
+/// A label without the folders and the ending of a file that it may be named by, for titles.
+fn plain_name(label: &str) -> &str {
+    let name = label.trim_end_matches(['/', '\\']).rsplit(['/', '\\']).next().unwrap_or(label);
+    ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name)
 }
 
 /// `MODEL: TASKS, DATE`
@@ -251,6 +254,10 @@ mod tests {
 
     #[test]
     fn a_title_names_no_file() {
+        assert_eq!(plain_name("/models/smol.Q8.gguf"), "smol.Q8");
+        assert_eq!(plain_name("C:\\texts\\book.txt"), "book");
+        assert_eq!(plain_name("models/ember-7m/"), "ember-7m");
+        assert_eq!(plain_name("built-in"), "built-in");
         let title = title_of(
             &["m"],
             vec!["a", "x/b.txt", "c", "d", "e", "f", "g"],

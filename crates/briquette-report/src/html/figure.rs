@@ -13,13 +13,20 @@ use crate::{
     Result,
     budget_axis::BudgetAxis,
     plot::{
-        ColorScale, Drawing, Key, Line, LineChart, LinePoint, Style, XAxis, YAxis, inline, save,
+        ColorScale, Drawing, Key, Line, LineChart, LinePoint, Style, Tiles, XAxis, YAxis, inline,
+        save,
     },
 };
 
 /// Charts on one sheet of a file; more go to a second.
 const SHEET: usize = 24;
 const SHEET_COLUMNS: usize = 3;
+/// Bytes of drawings on a whole page.
+pub(super) const ROOM: usize = 2_800_000;
+/// Bytes of charts of one kind.
+const ROOM_OF_KIND: usize = 900_000;
+/// Bytes of those that are closed at first.
+const ROOM_FOLDED: usize = 300_000;
 
 /// Charts of one kind under one legend.
 #[derive(Debug)]
@@ -64,22 +71,36 @@ impl Tags {
     }
 }
 
-/// Bytes of drawings that a page may still take.
-#[derive(Debug)]
-pub(super) struct Room {
-    all: usize,
+/// The maps that a page may still take.
+#[derive(Debug, Default)]
+pub(super) struct MapRoom {
+    /// Tiles drawn on all maps together.
+    tiles: usize,
+    /// Maps left out, so that the page stays small.
+    pub(super) left: usize,
 }
 
-impl Room {
-    /// Of a whole page.
-    const ALL: usize = 2_800_000;
-    /// Of charts of one kind.
-    const ONE: usize = 900_000;
-    /// Of those that are closed at first.
-    const FOLDED: usize = 300_000;
+impl MapRoom {
+    const TILES: usize = 12_000;
 
-    pub(super) fn new() -> Self {
-        Self { all: Self::ALL }
+    /// A chart of each map, as far as there is room.
+    pub(super) fn charts<'a>(
+        &mut self,
+        column: &Column,
+        maps: impl IntoIterator<Item = (&'a Row, Tiles)>,
+    ) -> Vec<Chart> {
+        let mut charts = Vec::new();
+        for (row, map) in maps {
+            if self.tiles + map.len() > Self::TILES {
+                self.left += 1;
+                continue;
+            }
+            self.tiles += map.len();
+            let (policy, budget) = (Some(row.policy.clone()), Some(row.budget.clone()));
+            let tags = Tags { policy, budget, ..Tags::of(column) };
+            charts.push(Chart { drawing: map.drawing(), tags });
+        }
+        charts
     }
 }
 
@@ -111,17 +132,17 @@ struct ChartView {
 }
 
 impl Figures {
-    /// As many charts as there is room for.
-    pub(super) fn view(&self, room: &mut Room) -> FiguresView {
+    /// As many charts as there is room for on the page, which has so many bytes left.
+    pub(super) fn view(&self, room: &mut usize) -> FiguresView {
         let mut charts = Vec::new();
-        let mut one = if self.folded { Room::FOLDED } else { Room::ONE };
+        let mut one = if self.folded { ROOM_FOLDED } else { ROOM_OF_KIND };
         for chart in &self.charts {
             let svg = inline::svg(&chart.drawing);
-            if svg.len() > one.min(room.all) {
+            if svg.len() > one.min(*room) {
                 break;
             }
             one -= svg.len();
-            room.all -= svg.len();
+            *room -= svg.len();
             charts.push(ChartView { svg, tags: chart.tags.clone() });
         }
         let legend = |key: &Key| LegendView { name: key.name.clone(), swatch: inline::swatch(key) };
@@ -251,18 +272,22 @@ impl<'a> Data<'a> {
             .collect()
     }
 
-    /// A value against the budget, a line a policy: a chart for each unit of budgets, since numbers
-    /// of tokens and shares have no axis in common. All have one range upwards. None where no
-    /// policy with a budget has the value.
+    /// A measure against the budget, a line a policy: a chart for each unit of budgets, since
+    /// numbers of tokens and shares have no axis in common. All have one range upwards. None where
+    /// no policy with a budget has the value.
     pub(super) fn against_budget(
         &self,
         model: &str,
         title: &str,
+        column: Option<&Column>,
         measure: Measure,
-        value: impl Fn(&Row) -> Option<Estimate>,
-    ) -> Vec<LineChart> {
+    ) -> Vec<(Tags, LineChart)> {
+        let title = self.titled(model, title);
+        // From itself the full cache is at 0, and at 1.
+        let is_distance = matches!(measure, Measure::Kl | Measure::Agreement);
+        let rows = self.rows(model).into_iter().filter(|row| !(is_distance && row.is_full()));
         let found: Vec<(&Row, Estimate)> =
-            self.rows(model).into_iter().filter_map(|row| Some((row, value(row)?))).collect();
+            rows.filter_map(|row| Some((row, self.measures.get(row, column, measure)?))).collect();
         if found.iter().all(|(row, _)| row.is_full()) {
             return Vec::new();
         }
@@ -275,46 +300,34 @@ impl<'a> Data<'a> {
         let axes = BudgetAxis::each(with_budget.filter(|budget| *budget != NONE));
         let several = axes.len() > 1;
         let chart = |axis: &BudgetAxis| {
-            let place = |row: &Row| match row.budget.as_str() {
+            let mut series: Vec<Line> = Vec::new();
+            for (row, estimate) in &found {
                 // One value whatever the budget of others.
-                NONE => (Some(0.0), true),
-                budget => (axis.place(budget), false),
-            };
+                let across = row.budget == NONE;
+                let place = if across { Some(0.0) } else { axis.place(&row.budget) };
+                let Some(x) = place else { continue };
+                let point = LinePoint {
+                    x,
+                    y: estimate.mean,
+                    // A full cache has no whiskers in the way of others.
+                    interval: estimate.interval.filter(|_| !row.is_full()),
+                    tip: format!("{}: {}", row.label(), measure.tip(estimate)),
+                };
+                self.push(&mut series, row, across, point);
+            }
+            for line in &mut series {
+                line.points.sort_by(|a, b| a.x.total_cmp(&b.x));
+            }
             let unit = axis.unit.label();
-            LineChart {
-                title: if several { format!("{title}; {unit}") } else { title.into() },
+            let chart = LineChart {
+                title: if several { format!("{title}; {unit}") } else { title.clone() },
                 x: XAxis::Marked(axis.marked()),
                 y: y.clone(),
-                series: self.lines(&found, measure, place),
-            }
+                series,
+            };
+            (column.map(Tags::of).unwrap_or_default(), chart)
         };
         axes.iter().map(chart).collect()
-    }
-
-    /// One line per policy. `place` says where a row stands, if it does, and whether it is a line
-    /// across.
-    fn lines(
-        &self,
-        found: &[(&Row, Estimate)],
-        measure: Measure,
-        place: impl Fn(&Row) -> (Option<f64>, bool),
-    ) -> Vec<Line> {
-        let mut series: Vec<Line> = Vec::new();
-        for (row, estimate) in found {
-            let (Some(x), across) = place(row) else { continue };
-            let point = LinePoint {
-                x,
-                y: estimate.mean,
-                // A full cache has no whiskers in the way of others.
-                interval: estimate.interval.filter(|_| !row.is_full()),
-                tip: format!("{}: {}", row.label(), measure.tip(estimate)),
-            };
-            self.push(&mut series, row, across, point);
-        }
-        for line in &mut series {
-            line.points.sort_by(|a, b| a.x.total_cmp(&b.x));
-        }
-        series
     }
 
     /// Adds a point to the line of its policy.
@@ -336,12 +349,12 @@ impl<'a> Data<'a> {
     pub(super) fn by_budget(
         &self,
         model: &str,
+        column: &Column,
         title: &str,
-        x: &str,
-        y: &YAxis,
+        (x, y): (&str, &YAxis),
         marked: bool,
         points: impl Fn(&Row) -> Vec<LinePoint>,
-    ) -> Vec<(String, LineChart)> {
+    ) -> Vec<(Tags, LineChart)> {
         let rows: Vec<(&Row, Vec<LinePoint>)> =
             self.rows(model).into_iter().map(|row| (row, points(row))).collect();
         let mut holds = y.holds.clone();
@@ -376,7 +389,7 @@ impl<'a> Data<'a> {
                 y: YAxis { label: y.label.clone(), holds: holds.clone() },
                 series,
             };
-            charts.push((budget.to_owned(), chart));
+            charts.push((Tags { budget: Some(budget.to_owned()), ..Tags::of(column) }, chart));
         }
         charts
     }

@@ -1,7 +1,6 @@
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
-    fmt,
 };
 
 use briquette_eval::{metrics::Metric, stats::Estimate, tasks::Question};
@@ -168,12 +167,6 @@ impl Measure {
         };
         let samples = if *count == 1 { "sample" } else { "samples" };
         format!("{} {}, {interval}, {count} {samples}", self.label(), self.text(*mean))
-    }
-}
-
-impl fmt::Display for Measure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.label())
     }
 }
 

@@ -83,7 +83,7 @@ pub fn write_as(
     let data = Data::new(&collected, &measures, &differences);
     let plan = read::plan(dir)?;
     let facts = facts::Facts::of(dir, title, &source, &collected, plan.as_deref());
-    let warnings = facts.warnings_by_file().to_vec();
+    let warnings = facts.warnings_by_file.clone();
     let methods = key::methods();
     let numbers = (&collected, &measures, &differences);
     let mut tables = vec![TableFormat::Markdown, format];

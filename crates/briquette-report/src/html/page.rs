@@ -4,7 +4,7 @@ use minijinja::{AutoEscape, Environment, Value, context, syntax::SyntaxConfig, v
 
 use super::{
     facts::Facts,
-    figure::{Data, Figures, FiguresView, Room},
+    figure::{Data, Figures, FiguresView, ROOM},
     sections,
 };
 use crate::{Error, Result};
@@ -26,7 +26,7 @@ pub(super) fn page(facts: Facts, data: &Data<'_>) -> Result<(String, Vec<Figures
         [accuracy, heat_maps, sections::memory(data), sections::perplexity(data), fidelity];
     groups.iter_mut().for_each(|group| group.retain(|figures| !figures.charts.is_empty()));
     name_apart(&mut groups);
-    let mut room = Room::new();
+    let mut room = ROOM;
     let mut views: [Vec<FiguresView>; 5] = Default::default();
     // Maps are many, and take what room the others leave.
     for at in [0, 2, 3, 4, 1] {

@@ -14,7 +14,10 @@ use resvg::{
     usvg::{Options, Tree, fontdb::Database},
 };
 
-use super::color::PAPER;
+use super::{
+    color::PAPER,
+    drawing::{Align, Drawing, Mark, Marker},
+};
 
 /// The family that an SVG asks its viewer for. A PNG has [`FONTS`] in its place.
 const FONT: &str = "sans-serif";
@@ -31,42 +34,33 @@ static FONTS: LazyLock<Arc<Database>> = LazyLock::new(|| {
     Arc::new(fonts)
 });
 
-/// Something drawn in whole units, with the origin at the top left.
-pub trait Picture {
-    /// Width and height.
-    fn size(&self) -> (u32, u32);
-    /// Draws everything but the background.
-    #[doc(hidden)]
-    fn draw(&self, canvas: &Canvas) -> Drawn;
-}
-
 /// The result of a drawing operation: the text of the backend's error.
-pub(super) type Drawn = std::result::Result<(), String>;
+type Drawn = std::result::Result<(), String>;
 
 /// Writes `DIR/STEM.svg` and `DIR/STEM.png`, which shows the SVG.
 ///
 /// # Errors
 /// [`Error::Write`].
-pub fn save(picture: &impl Picture, dir: &Path, stem: &str) -> Result<[PathBuf; 2]> {
-    let svg = dir.join(format!("{stem}.svg"));
-    let png = dir.join(format!("{stem}.png"));
+pub(crate) fn save(drawing: &Drawing, dir: &Path, stem: &str) -> Result<[PathBuf; 2]> {
+    let [svg, png] = ["svg", "png"].map(|ending| dir.join(format!("{stem}.{ending}")));
     let failed = |path: &PathBuf| {
         let path = path.clone();
         move |message| Error::Write { path, message }
     };
-    let text = draw(picture).map_err(failed(&svg))?;
+    let text = draw(drawing).map_err(failed(&svg))?;
     let pixels = render(&text).map_err(failed(&png))?;
     files::write(&svg, text)?;
     files::write(&png, pixels)?;
     Ok([svg, png])
 }
 
-fn draw(picture: &impl Picture) -> std::result::Result<String, String> {
+fn draw(drawing: &Drawing) -> std::result::Result<String, String> {
     let mut text = String::new();
-    let area = SVGBackend::with_string(&mut text, picture.size()).into_drawing_area();
+    let size = (drawing.width.ceil() as u32, drawing.height.ceil() as u32);
+    let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
     area.fill(&PAPER).map_err(|error| error.to_string())?;
     let canvas = Canvas { area };
-    picture.draw(&canvas)?;
+    canvas.draw(&drawing.marks)?;
     canvas.area.present().map_err(|error| error.to_string())?;
     drop(canvas);
     Ok(text)
@@ -95,54 +89,72 @@ pub(super) fn drawn(c: char) -> char {
     }
 }
 
-/// Alignment of a text to its point.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Align {
-    Left,
-    Middle,
-    Right,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Marker {
-    Circle,
-    Square,
-    Triangle,
-    Diamond,
-}
-
-impl Marker {
-    pub(super) fn nth(index: usize) -> Self {
-        [Self::Circle, Self::Square, Self::Triangle, Self::Diamond][index % 4]
-    }
-}
-
 /// A surface in units of the drawing.
-#[allow(missing_debug_implementations)]
-pub struct Canvas<'a> {
+struct Canvas<'a> {
     area: DrawingArea<SVGBackend<'a>, Shift>,
 }
 
+fn whole((x, y): (f64, f64)) -> (i32, i32) {
+    (x.round() as i32, y.round() as i32)
+}
+
 impl Canvas<'_> {
-    pub(super) fn fill(&self, from: (i32, i32), to: (i32, i32), color: RGBColor) -> Drawn {
-        let shape = Rectangle::new([from, to], color.filled());
-        self.area.draw(&shape).map_err(|error| error.to_string())
+    /// Draws everything but the background.
+    fn draw(&self, marks: &[Mark]) -> Drawn {
+        for mark in marks {
+            match mark {
+                Mark::Line { points, ink, width, dash } => {
+                    let (width, color) = ((width.round() as u32).max(1), ink.color());
+                    match dash {
+                        None => {
+                            let points: Vec<_> = points.iter().copied().map(whole).collect();
+                            self.line(&points, width, color)?;
+                        }
+                        Some(dash) => self.dashed(points, width, color, *dash)?,
+                    }
+                }
+                Mark::Rect { at, size, ink } => {
+                    let far = (at.0 + size.0, at.1 + size.1);
+                    let shape = Rectangle::new([whole(*at), whole(far)], ink.color().filled());
+                    self.area.draw(&shape).map_err(|error| error.to_string())?;
+                }
+                Mark::Point { at, marker, ink } => self.marker(whole(*at), *marker, ink.color())?,
+                Mark::Text { at, align, size, ink, text, upward } => {
+                    let horizontal = match align {
+                        Align::Left => HPos::Left,
+                        Align::Middle => HPos::Center,
+                        Align::Right => HPos::Right,
+                    };
+                    let color = ink.color();
+                    let turned =
+                        if *upward { FontTransform::Rotate270 } else { FontTransform::None };
+                    let style = TextStyle::from((FONT, *size).into_font())
+                        .color(&color)
+                        .transform(turned)
+                        .pos(Pos::new(horizontal, VPos::Center));
+                    let text: String = text.chars().map(drawn).collect();
+                    let written = self.area.draw_text(&text, &style, whole(*at));
+                    written.map_err(|error| error.to_string())?;
+                }
+                Mark::Group { marks, .. } => self.draw(marks)?,
+            }
+        }
+        Ok(())
     }
 
-    pub(super) fn line(&self, points: &[(i32, i32)], width: u32, color: RGBColor) -> Drawn {
+    fn line(&self, points: &[(i32, i32)], width: u32, color: RGBColor) -> Drawn {
         let path = PathElement::new(points, color.stroke_width(width));
         self.area.draw(&path).map_err(|error| error.to_string())
     }
 
     /// A dashed path: `on` units drawn, `off` left out, along all of it.
-    pub(super) fn dashed(
+    fn dashed(
         &self,
         points: &[(f64, f64)],
         width: u32,
         color: RGBColor,
         (on, off): (f64, f64),
     ) -> Drawn {
-        let round = |(x, y): (f64, f64)| (x.round() as i32, y.round() as i32);
         // How far into a dash and its gap the path is.
         let mut phase = 0.0;
         for pair in points.windows(2) {
@@ -158,7 +170,7 @@ impl Canvas<'_> {
                 let next = if drawn { on - phase } else { on + off - phase };
                 let end = (way + next).min(length);
                 if drawn {
-                    self.line(&[round(at(way)), round(at(end))], width, color)?;
+                    self.line(&[whole(at(way)), whole(at(end))], width, color)?;
                 }
                 phase = (phase + end - way) % (on + off);
                 way = end;
@@ -167,7 +179,7 @@ impl Canvas<'_> {
         Ok(())
     }
 
-    pub(super) fn marker(&self, (x, y): (i32, i32), marker: Marker, color: RGBColor) -> Drawn {
+    fn marker(&self, (x, y): (i32, i32), marker: Marker, color: RGBColor) -> Drawn {
         let r = 5;
         let style = color.filled();
         let polygon = |points: Vec<(i32, i32)>| {
@@ -189,44 +201,5 @@ impl Canvas<'_> {
                 polygon(vec![(x, y - r), (x + r, y), (x, y + r), (x - r, y)])
             }
         }
-    }
-
-    /// Text centred vertically on its point.
-    pub(super) fn text(
-        &self,
-        at: (i32, i32),
-        align: Align,
-        size: i32,
-        color: RGBColor,
-        text: &str,
-    ) -> Drawn {
-        self.write(at, align, size, color, FontTransform::None, text)
-    }
-
-    /// Text that reads upwards, its middle on the point.
-    pub(super) fn upward(&self, at: (i32, i32), size: i32, color: RGBColor, text: &str) -> Drawn {
-        self.write(at, Align::Middle, size, color, FontTransform::Rotate270, text)
-    }
-
-    fn write(
-        &self,
-        at: (i32, i32),
-        align: Align,
-        size: i32,
-        color: RGBColor,
-        transform: FontTransform,
-        text: &str,
-    ) -> Drawn {
-        let horizontal = match align {
-            Align::Left => HPos::Left,
-            Align::Middle => HPos::Center,
-            Align::Right => HPos::Right,
-        };
-        let style = TextStyle::from((FONT, size).into_font())
-            .color(&color)
-            .transform(transform)
-            .pos(Pos::new(horizontal, VPos::Center));
-        let text: String = text.chars().map(drawn).collect();
-        self.area.draw_text(&text, &style, at).map_err(|error| error.to_string())
     }
 }

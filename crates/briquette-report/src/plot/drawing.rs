@@ -1,9 +1,6 @@
 use plotters::style::RGBColor;
 
-use super::{
-    canvas::{Align, Canvas, Drawn, Marker, Picture},
-    color::{GREY, GRID, INK, category, ink_on_ramp, ramp},
-};
+use super::color::{GREY, GRID, INK, category, ink_on_ramp, ramp};
 
 /// A picture as a list of marks, which becomes a file by [`save`](super::save), and a part of a
 /// page by [`svg`](super::inline::svg).
@@ -40,6 +37,28 @@ impl Ink {
             Self::Ramp(share) => ramp(share),
             Self::OnRamp(share) => ink_on_ramp(share),
         }
+    }
+}
+
+/// Alignment of a text to its point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Align {
+    Left,
+    Middle,
+    Right,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Marker {
+    Circle,
+    Square,
+    Triangle,
+    Diamond,
+}
+
+impl Marker {
+    pub(super) fn nth(index: usize) -> Self {
+        [Self::Circle, Self::Square, Self::Triangle, Self::Diamond][index % 4]
     }
 }
 
@@ -230,45 +249,4 @@ fn moved(marks: Vec<Mark>, (dx, dy): (f64, f64)) -> Vec<Mark> {
             Mark::Group { about, marks } => Mark::Group { about, marks: moved(marks, (dx, dy)) },
         })
         .collect()
-}
-
-impl Picture for Drawing {
-    fn size(&self) -> (u32, u32) {
-        (self.width.ceil() as u32, self.height.ceil() as u32)
-    }
-
-    fn draw(&self, canvas: &Canvas) -> Drawn {
-        draw(&self.marks, canvas)
-    }
-}
-
-fn draw(marks: &[Mark], canvas: &Canvas) -> Drawn {
-    let whole = |(x, y): (f64, f64)| (x.round() as i32, y.round() as i32);
-    for mark in marks {
-        match mark {
-            Mark::Line { points, ink, width, dash } => {
-                let (width, color) = ((width.round() as u32).max(1), ink.color());
-                match dash {
-                    None => {
-                        let points: Vec<_> = points.iter().copied().map(whole).collect();
-                        canvas.line(&points, width, color)?;
-                    }
-                    Some(dash) => canvas.dashed(points, width, color, *dash)?,
-                }
-            }
-            Mark::Rect { at, size, ink } => {
-                let far = (at.0 + size.0, at.1 + size.1);
-                canvas.fill(whole(*at), whole(far), ink.color())?;
-            }
-            Mark::Point { at, marker, ink } => canvas.marker(whole(*at), *marker, ink.color())?,
-            Mark::Text { at, size, ink, text, upward: true, .. } => {
-                canvas.upward(whole(*at), *size, ink.color(), text)?;
-            }
-            Mark::Text { at, align, size, ink, text, upward: false } => {
-                canvas.text(whole(*at), *align, *size, ink.color(), text)?;
-            }
-            Mark::Group { marks, .. } => draw(marks, canvas)?,
-        }
-    }
-    Ok(())
 }

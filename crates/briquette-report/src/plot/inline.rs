@@ -1,8 +1,8 @@
 use std::fmt::Write;
 
 use super::{
-    canvas::{Align, Marker, drawn},
-    drawing::{About, Drawing, Ink, Key, Mark},
+    canvas::drawn,
+    drawing::{About, Align, Drawing, Ink, Key, Mark, Marker},
 };
 
 /// A drawing as an `<svg>` of a page. Its colours are classes, which the page's style sheet gives
@@ -176,9 +176,9 @@ mod tests {
     #[test]
     fn marks_are_told_apart_without_colour() {
         let look = |index| {
-            let key =
-                Key { name: String::new(), style: super::super::drawing::Style::Series(index) };
-            swatch(&key).replace(&format!("class=\"s{}", index % 6), "")
+            let style = super::super::drawing::Style::Series(index);
+            swatch(&Key { name: String::new(), style })
+                .replace(&format!("class=\"s{}", index % 6), "")
         };
         let mut looks: Vec<String> = (0..6).map(|i| look(i * 6)).collect();
         looks.dedup();

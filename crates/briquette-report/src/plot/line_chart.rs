@@ -1,6 +1,5 @@
 use super::{
-    canvas::Align,
-    drawing::{About, Drawing, Ink, Mark, Style},
+    drawing::{About, Align, Drawing, Ink, Mark, Style},
     marked_axis::MarkedAxis,
     scale::{Scale, short},
 };

@@ -1,10 +1,10 @@
 /// An axis to the right with the marks it is given, such as budgets.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MarkedAxis {
+pub(crate) struct MarkedAxis {
     /// Below the marks: what they are, with the unit.
-    pub label: String,
+    pub(crate) label: String,
     /// Numbers from small to large, and the name of each.
-    pub marks: Vec<(f64, String)>,
+    pub(crate) marks: Vec<(f64, String)>,
 }
 
 impl MarkedAxis {

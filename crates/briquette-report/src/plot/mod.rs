@@ -9,9 +9,9 @@ mod marked_axis;
 mod scale;
 mod tiles;
 
-pub use canvas::save;
+pub(super) use canvas::save;
 pub(super) use drawing::{Drawing, Key, Style};
 pub(super) use line_chart::{Line, LineChart, LinePoint, XAxis, YAxis};
-pub use marked_axis::MarkedAxis;
+pub(super) use marked_axis::MarkedAxis;
 pub(super) use scale::short;
 pub(super) use tiles::{ColorScale, Tiles};

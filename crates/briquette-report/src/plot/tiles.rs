@@ -1,6 +1,5 @@
 use super::{
-    canvas::Align,
-    drawing::{About, Drawing, Ink, Mark},
+    drawing::{About, Align, Drawing, Ink, Mark},
     scale::short,
 };
 

@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 
 /// Names of browsers, in the order they are tried.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+const FLAGS: &str = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run \
+     --disable-background-networking --disable-component-update --disable-sync \
+     --disable-dev-shm-usage --remote-debugging-pipe";
 /// A machine may be busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -56,19 +59,7 @@ impl Browser {
         let mut process = Command::new("sh")
             .args(["-c", r#"exec "$0" "$@" 3<&0 4>&1 0</dev/null 1>/dev/null 2>&1"#])
             .arg(program)
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-                "--no-first-run",
-            ])
-            .args([
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
-            ])
-            .args(["--disable-dev-shm-usage", "--remote-debugging-pipe"])
+            .args(FLAGS.split(' '))
             .arg(format!("--user-data-dir={}", profile.display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -14,20 +14,10 @@ use crate::plot::{LineChart, LinePoint, YAxis};
 pub(in super::super) fn accuracy(data: &Data<'_>) -> Vec<Figures> {
     let mut charts: Vec<(Tags, LineChart)> = Vec::new();
     for model in &data.models {
-        for ask in [Question::Before, Question::After].map(Some) {
-            let all = Column::all(ask);
-            let title = data.titled(model, &all.label());
-            let chart = data.against_budget(model, &title, Measure::Score, |row| {
-                data.measures.get(row, Some(&all), Measure::Score)
-            });
-            charts.extend(chart.into_iter().map(|chart| (Tags::of(&all), chart)));
-        }
-        for column in data.collected.columns() {
-            let title = data.titled(model, &column.label());
-            let chart = data.against_budget(model, &title, Measure::Score, |row| {
-                data.measures.get(row, Some(&column), Measure::Score)
-            });
-            charts.extend(chart.into_iter().map(|chart| (Tags::of(&column), chart)));
+        let all = [Question::Before, Question::After].map(|ask| Column::all(Some(ask)));
+        for column in all.into_iter().chain(data.collected.columns()) {
+            let (label, score) = (column.label(), Measure::Score);
+            charts.extend(data.against_budget(model, &label, Some(&column), score));
         }
     }
     let mut figures = [
@@ -71,11 +61,8 @@ fn turns(data: &Data<'_>) -> Vec<(Tags, LineChart)> {
                     |(turn, scores): (usize, &Vec<f64>)| point(turn as f64, "turn", lowest, scores);
                 (1..).zip(turns).map(turn).collect()
             };
-            for (budget, chart) in
-                data.by_budget(model, &column.label(), "turn", &share(), true, points)
-            {
-                charts.push((Tags { budget: Some(budget), ..Tags::of(&column) }, chart));
-            }
+            let axes = ("turn", &share());
+            charts.extend(data.by_budget(model, &column, &column.label(), axes, true, points));
         }
     }
     charts
@@ -99,11 +86,8 @@ fn lengths(data: &Data<'_>) -> Vec<(Tags, LineChart)> {
                 scores.lengths.iter().map(point).collect()
             };
             let label = format!("{} by length", column.label());
-            for (budget, chart) in
-                data.by_budget(model, &label, "length, tokens", &share(), true, points)
-            {
-                charts.push((Tags { budget: Some(budget), ..Tags::of(&column) }, chart));
-            }
+            let axes = ("length, tokens", &share());
+            charts.extend(data.by_budget(model, &column, &label, axes, true, points));
         }
     }
     charts

@@ -2,14 +2,11 @@ use briquette_eval::stats::Estimate;
 
 use super::super::{
     collect::{Fidelities, mean},
-    figure::{Chart, Data, Figures, Tags, stem},
+    figure::{Data, Figures, MapRoom, Tags, stem},
     key::Row,
     measure::Measure,
 };
 use crate::plot::{ColorScale, LineChart, LinePoint, Tiles, YAxis, short};
-
-/// Tiles drawn on all maps of heads together, so that a page stays small.
-const TILES: usize = 12_000;
 
 /// How far policies are from the full cache, layer by layer, and what their heads hold. With them,
 /// how many maps of heads were left out for the page's sake.
@@ -18,12 +15,9 @@ pub(in super::super) fn fidelity(data: &Data<'_>) -> (Vec<Figures>, usize) {
     for model in &data.models {
         for column in data.measures.columns(Measure::Kl) {
             for measure in [Measure::Kl, Measure::Agreement] {
-                let title = data.titled(model, &format!("{}, {}", column.task, name(measure)));
-                let chart = data.against_budget(model, &title, measure, |row| {
-                    // The full cache is at 0, and at 1.
-                    data.measures.get(row, Some(&column), measure).filter(|_| !row.is_full())
-                });
-                distance.extend(chart.into_iter().map(|chart| (Tags::of(&column), chart)));
+                let name = if measure == Measure::Kl { "KL" } else { "agreement" };
+                let title = format!("{}, {name}", column.task);
+                distance.extend(data.against_budget(model, &title, Some(&column), measure));
             }
         }
     }
@@ -81,10 +75,6 @@ pub(in super::super) fn fidelity(data: &Data<'_>) -> (Vec<Figures>, usize) {
     (all, left)
 }
 
-fn name(measure: Measure) -> &'static str {
-    if measure == Measure::Kl { "KL" } else { "agreement" }
-}
-
 fn by_layer(
     data: &Data<'_>,
     what: &str,
@@ -106,10 +96,8 @@ fn by_layer(
                 };
                 (0..).zip(layers).filter(|(_, known)| known.count > 0).map(layer).collect()
             };
-            for (budget, chart) in data.by_budget(model, &column.task, "layer", &axis, true, points)
-            {
-                charts.push((Tags { budget: Some(budget), ..Tags::of(&column) }, chart));
-            }
+            let axes = ("layer", &axis);
+            charts.extend(data.by_budget(model, &column, &column.task, axes, true, points));
         }
     }
     charts
@@ -117,10 +105,10 @@ fn by_layer(
 
 /// Maps of what each head holds, for policies that give heads different budgets.
 fn heads(data: &Data<'_>) -> (Vec<Figures>, usize) {
-    let (mut all, mut tiles, mut left) = (Vec::new(), 0, 0);
+    let (mut all, mut room) = (Vec::new(), MapRoom::default());
     for model in &data.models {
         for column in data.measures.columns(Measure::Kl) {
-            let (mut charts, mut even) = (Vec::new(), Vec::new());
+            let (mut maps, mut even) = (Vec::new(), Vec::new());
             for row in data.rows(model) {
                 let found = data.collected.fidelity.get(row).and_then(|all| all.get(&column.task));
                 let Some(found) = found else { continue };
@@ -136,18 +124,7 @@ fn heads(data: &Data<'_>) -> (Vec<Figures>, usize) {
                     even.push(format!("{} ({})", row.label(), short(low)));
                     continue;
                 }
-                let map = map(row, &held, high);
-                if tiles + map.len() > TILES {
-                    left += 1;
-                    continue;
-                }
-                tiles += map.len();
-                let tags = Tags {
-                    policy: Some(row.policy.clone()),
-                    budget: Some(row.budget.clone()),
-                    ..Tags::of(&column)
-                };
-                charts.push(Chart { drawing: map.drawing(), tags });
+                maps.push((row, map(row, &held, high)));
             }
             let even = match even.len() {
                 0 => String::new(),
@@ -165,12 +142,12 @@ fn heads(data: &Data<'_>) -> (Vec<Figures>, usize) {
                     label: "tokens held by a head".into(),
                     ends: ["0".into(), "the most in the map".into()],
                 }),
-                charts,
+                charts: room.charts(&column, maps),
                 folded: false,
             });
         }
     }
-    (all, left)
+    (all, room.left)
 }
 
 fn map(row: &Row, held: &[Vec<f64>], high: f64) -> Tiles {

@@ -2,19 +2,16 @@ use std::collections::BTreeSet;
 
 use super::super::{
     collect::{Scores, mean},
-    figure::{Chart, Data, Figures, Tags, stem},
+    figure::{Data, Figures, MapRoom, stem},
     key::Row,
     measure::Measure,
 };
 use crate::plot::{ColorScale, Tiles};
 
-/// Tiles drawn on all maps together, so that a page stays small.
-const TILES: usize = 12_000;
-
 /// Scores over length and depth, a map a policy, for tasks whose samples have both. With them, how
 /// many maps were left out for the page's sake.
 pub(in super::super) fn heat_maps(data: &Data<'_>) -> (Vec<Figures>, usize) {
-    let (mut all, mut tiles, mut left) = (Vec::new(), 0, 0);
+    let (mut all, mut room) = (Vec::new(), MapRoom::default());
     for model in &data.models {
         for column in data.collected.columns() {
             let of = |row: &&Row| data.collected.scores.get(*row)?.get(&column);
@@ -36,21 +33,7 @@ pub(in super::super) fn heat_maps(data: &Data<'_>) -> (Vec<Figures>, usize) {
             if places.len() < 2 {
                 continue;
             }
-            let mut charts = Vec::new();
-            for (row, scores) in rows {
-                let map = map(row, scores, &lengths, &depths);
-                if tiles + map.len() > TILES {
-                    left += 1;
-                    continue;
-                }
-                tiles += map.len();
-                let tags = Tags {
-                    policy: Some(row.policy.clone()),
-                    budget: Some(row.budget.clone()),
-                    ..Tags::of(&column)
-                };
-                charts.push(Chart { drawing: map.drawing(), tags });
-            }
+            let map = |(row, scores)| (row, map(row, scores, &lengths, &depths));
             all.push(Figures {
                 stem: stem(
                     &data.titled(model, &format!("heatmap-{}-{}", column.task, column.ask())),
@@ -64,12 +47,12 @@ pub(in super::super) fn heat_maps(data: &Data<'_>) -> (Vec<Figures>, usize) {
                     label: Measure::Score.label().into(),
                     ends: ["0".into(), "1".into()],
                 }),
-                charts,
+                charts: room.charts(&column, rows.into_iter().map(map)),
                 folded: !all.is_empty(),
             });
         }
     }
-    (all, left)
+    (all, room.left)
 }
 
 fn map(row: &Row, scores: &Scores, lengths: &BTreeSet<u64>, depths: &BTreeSet<u64>) -> Tiles {

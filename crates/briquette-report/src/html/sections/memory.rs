@@ -1,8 +1,7 @@
 use super::super::{
-    figure::{Data, Figures, Tags},
+    figure::{Data, Figures},
     measure::Measure,
 };
-use crate::plot::LineChart;
 
 /// The memory that a budget takes, and the time.
 pub(in super::super) fn memory(data: &Data<'_>) -> Vec<Figures> {
@@ -14,10 +13,10 @@ pub(in super::super) fn memory(data: &Data<'_>) -> Vec<Figures> {
             ("prefill", Measure::Prefill),
             ("decode", Measure::Decode),
         ] {
-            let found = data.against_budget(model, &data.titled(model, title), measure, |row| {
-                data.measures.get(row, None, measure)
-            });
-            charts.extend(found.into_iter().map(|chart| (Tags::default(), from_zero(chart))));
+            let mut found = data.against_budget(model, title, None, measure);
+            // Times and sizes are compared with nothing.
+            found.iter_mut().for_each(|(_, chart)| chart.y.holds.push(0.0));
+            charts.extend(found);
         }
     }
     vec![data.figures(
@@ -27,10 +26,4 @@ pub(in super::super) fn memory(data: &Data<'_>) -> Vec<Figures> {
          A prefill that policies shared is no policy's (`--share-prefill 1` times each).",
         charts,
     )]
-}
-
-/// Times and sizes are compared with nothing.
-fn from_zero(mut chart: LineChart) -> LineChart {
-    chart.y.holds.push(0.0);
-    chart
 }

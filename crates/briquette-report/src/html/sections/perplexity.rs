@@ -13,19 +13,13 @@ pub(in super::super) fn perplexity(data: &Data<'_>) -> Vec<Figures> {
     let (mut over, mut curves) = (Vec::new(), Vec::new());
     for model in &data.models {
         for column in data.measures.columns(Measure::Nats) {
-            let title = data.titled(model, &column.task);
             let has_full = data
                 .rows(model)
                 .into_iter()
                 .any(|row| data.measures.get(row, Some(&column), Measure::NatsOverFull).is_some());
             let measure = if has_full { Measure::NatsOverFull } else { Measure::Nats };
-            let chart = data.against_budget(model, &title, measure, |row| {
-                data.measures.get(row, Some(&column), measure)
-            });
-            over.extend(chart.into_iter().map(|chart| (Tags::of(&column), chart)));
-            for (budget, chart) in curves_of(data, model, &column) {
-                curves.push((Tags { budget: Some(budget), ..Tags::of(&column) }, chart));
-            }
+            over.extend(data.against_budget(model, &column.task, Some(&column), measure));
+            curves.extend(curves_of(data, model, &column));
         }
     }
     let figures = [
@@ -47,7 +41,7 @@ pub(in super::super) fn perplexity(data: &Data<'_>) -> Vec<Figures> {
     figures.into()
 }
 
-fn curves_of(data: &Data<'_>, model: &str, column: &Column) -> Vec<(String, LineChart)> {
+fn curves_of(data: &Data<'_>, model: &str, column: &Column) -> Vec<(Tags, LineChart)> {
     let y = YAxis { label: "mean nats per token".into(), holds: Vec::new() };
     let points = |row: &Row| {
         let texts = data.collected.texts.get(row).and_then(|tasks| tasks.get(&column.task));
@@ -70,5 +64,5 @@ fn curves_of(data: &Data<'_>, model: &str, column: &Column) -> Vec<(String, Line
             })
             .collect()
     };
-    data.by_budget(model, &column.task, "tokens predicted", &y, false, points)
+    data.by_budget(model, column, &column.task, ("tokens predicted", &y), false, points)
 }
