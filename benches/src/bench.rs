@@ -8,12 +8,12 @@ use std::{
 use anyhow::{Result, anyhow, bail};
 use briquette::{
     device::bytes_in_use,
-    ops::{Fallback, Ops},
+    ops::{Fallback, Ops, Reference},
 };
 use burn::tensor::{DType, Device, Distribution, Int, Tensor};
 
 use crate::{
-    measure::{Call, Effort, Timing, time, time_difference, time_graph},
+    measure::{Call, Effort, Timing, keep, time, time_difference, time_graph},
     record::{Record, Sink, today},
 };
 
@@ -33,9 +33,9 @@ pub type Difference = (f64, f64);
 
 /// A row that is to be timed.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct Case<'a> {
     /// Its name in the table.
-    pub row: &'static str,
+    pub row: &'a str,
     /// Its sizes, for people.
     pub shape: String,
     /// The fewest bytes that must be moved.
@@ -102,7 +102,7 @@ impl Bench {
     /// nothing; a fallback where there are kernels is one.
     pub fn run(
         &mut self,
-        case: &Case,
+        case: &Case<'_>,
         variant: &str,
         sets: usize,
         check: Option<&dyn Fn() -> Result<Difference>>,
@@ -110,27 +110,40 @@ impl Bench {
     ) {
         let mut record = self.record(case, variant);
         let before = self.ops.fallbacks();
-        let timed = self.guard(|bench| {
-            let timing = time(&bench.device, bench.effort, sets, call)?;
-            bench.refuse_fallbacks(&before)?;
+        let timed = guard(|| {
+            let timing = time(&self.device, self.effort, sets, call)?;
+            self.refuse_fallbacks(&before)?;
             Ok((timing, check.map(|check| check()).transpose()))
         });
         self.fill(&mut record, timed);
-        self.write(&record);
-        // Last, and after the rest is written: a capture that fails may take the device with it.
-        if let Some(ms) = record.ms.filter(|_| self.graph && variant != "reference") {
-            match self.guard(|bench| time_graph(&bench.device, bench.effort, sets, ms, call)) {
-                Ok(ms) => record.ms_graph = Some(ms),
-                Err(error) => record.graph_error = Some(format!("{error:#}")),
-            }
-            self.write(&record);
+        self.finish(record, variant != "reference", |bench, ms| {
+            time_graph(&bench.device, bench.effort, sets, ms, call)
+        });
+    }
+
+    /// Times a call by the operations that policies use, whose first result is held against that of
+    /// tensor operations, and by these: the variants that are wanted.
+    pub fn run_both<T: Send + 'static>(
+        &mut self,
+        case: &Case<'_>,
+        sets: usize,
+        call: impl Fn(&dyn Ops, usize) -> Result<T> + Sync,
+        compare: impl Fn(T, T) -> Result<Difference>,
+    ) {
+        let ops = self.ops.clone();
+        if self.variants.contains(&Variant::Briquette) {
+            let check = || compare(call(ops.as_ref(), 0)?, call(&Reference, 0)?);
+            self.run(case, "briquette", sets, Some(&check), &|set| keep(call(ops.as_ref(), set)?));
+        }
+        if self.variants.contains(&Variant::Reference) {
+            self.run(case, "reference", sets, None, &|set| keep(call(&Reference, set)?));
         }
     }
 
     /// As [`run`](Self::run), for the time by which `with` exceeds `without`, on one set of inputs.
     pub fn run_difference(
         &mut self,
-        case: &Case,
+        case: &Case<'_>,
         variant: &str,
         check: Option<&dyn Fn() -> Result<Difference>>,
         with: &Call<'_>,
@@ -138,25 +151,35 @@ impl Bench {
     ) {
         let mut record = self.record(case, variant);
         let before = self.ops.fallbacks();
-        let timed = self.guard(|bench| {
-            let (timing, about) = time_difference(&bench.device, bench.effort, with, without)?;
-            bench.refuse_fallbacks(&before)?;
+        let timed = guard(|| {
+            let (timing, about) = time_difference(&self.device, self.effort, with, without)?;
+            self.refuse_fallbacks(&before)?;
             Ok((about, (timing, check.map(|check| check()).transpose())))
         });
         let about = timed.as_ref().map_or(f64::INFINITY, |(about, _)| *about);
         self.fill(&mut record, timed.map(|(_, timed)| timed));
+        self.finish(record, true, |bench, _| {
+            let time = |call| time_graph(&bench.device, bench.effort, 1, about, call);
+            Ok(time(with)? - time(without)?)
+        });
+    }
+
+    /// Writes a record, and if a graph is wanted once more with its time, which `graph` works out
+    /// from that of a launched call. It comes last: a capture that fails may take the device with
+    /// it.
+    fn finish(
+        &mut self,
+        mut record: Record,
+        wanted: bool,
+        graph: impl FnOnce(&Self, f64) -> Result<f64>,
+    ) {
         self.write(&record);
-        if self.graph && record.ms.is_some() {
-            let graph = |bench: &Self| {
-                let time = |call| time_graph(&bench.device, bench.effort, 1, about, call);
-                Ok(time(with)? - time(without)?)
-            };
-            match self.guard(graph) {
-                Ok(ms) => record.ms_graph = Some(ms),
-                Err(error) => record.graph_error = Some(format!("{error:#}")),
-            }
-            self.write(&record);
+        let Some(ms) = record.ms.filter(|_| self.graph && wanted) else { return };
+        match guard(|| graph(self, ms)) {
+            Ok(ms) => record.ms_graph = Some(ms),
+            Err(error) => record.graph_error = Some(format!("{error:#}")),
         }
+        self.write(&record);
     }
 
     fn fill(&self, record: &mut Record, timed: Result<(Timing, Result<Option<Difference>>)>) {
@@ -197,7 +220,7 @@ impl Bench {
     }
 
     /// A row as it begins.
-    fn record(&self, case: &Case, variant: &str) -> Record {
+    fn record(&self, case: &Case<'_>, variant: &str) -> Record {
         let some = |number: f64| (number > 0.0).then_some(number);
         Record {
             side: "briquette".into(),
@@ -214,15 +237,15 @@ impl Bench {
             ..Record::default()
         }
     }
+}
 
-    /// Turns a panic of Burn or of a kernel into an error.
-    fn guard<T>(&self, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
-        catch_unwind(AssertUnwindSafe(|| work(self))).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));
-            Err(anyhow!("panicked: {}", text.unwrap_or_default()))
-        })
-    }
+/// Turns a panic of Burn or of a kernel, as of memory that ran out, into an error.
+pub(crate) fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));
+        Err(anyhow!("panicked: {}", text.unwrap_or_default()))
+    })
 }
 
 /// The largest difference of two tensors, and the largest number of the second.

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use briquette::{
     Budget, CacheShape, HeadScoreKind, HeadScores, Policy, PrefillCompression, Profile,
-    QueryStatistics, Schedule, Scorer,
+    QueryStatistics, Schedule,
     allocate::{
         AboveThreshold, Composite, ErrorAware, HeadAdaptive, HeadProfile, LayerRatios, LazyLayers,
         OneThreshold, Preference, Pyramid, Share, StreamingHeads, Uniform, VarianceShare,
     },
-    cache::store::{Fp8, Quantized, Ragged},
     policy::{PositionMode, Recent},
     reduce::{
         Compare, EmaMerge, EmaWeights, Evict, EvictThenMerge, GaussianMerge, MergeWeights, Pivot,
@@ -19,8 +18,9 @@ use briquette::{
         AccumulatedAttention, BlockWise, Cake, CapKv, ChunkKv, Compactor, CriticalKv, CurDkv,
         DropKv, Ems, EntropyGated, ExpectedAttention, Finch, HeadMean, KeyDiff, Knorm, KvCompose,
         KvZip, LagKv, Leverage, NonCausal, Normalize, Pick, Pool, QFilter, RKv, Random, Recency,
-        RetrievalHeads, RoCo, ScoreFrom, TriAttention, WindowAttention,
+        RetrievalHeads, RoCo, ScoreFrom, Scorer, TriAttention, WindowAttention,
     },
+    store::{Fp8, Quantized, Ragged},
 };
 
 use crate::reference::{
@@ -39,16 +39,13 @@ pub fn policy(
         reference::Budget::Tokens(tokens) => Budget::Tokens(tokens),
         reference::Budget::Ratio(ratio) => Budget::Ratio(ratio),
     };
-    let schedule = Schedule {
-        prefill: match prefill {
-            Prefill::Never => PrefillCompression::Never,
-            Prefill::AtEnd => PrefillCompression::AtEnd,
-            Prefill::FirstPrompt => PrefillCompression::FirstPrompt,
-            Prefill::EveryChunk => PrefillCompression::EveryChunk,
-        },
-        decode_every,
-        append_only: None,
+    let prefill = match prefill {
+        Prefill::Never => PrefillCompression::Never,
+        Prefill::AtEnd => PrefillCompression::AtEnd,
+        Prefill::FirstPrompt => PrefillCompression::FirstPrompt,
+        Prefill::EveryChunk => PrefillCompression::EveryChunk,
     };
+    let schedule = Schedule::never().with_prefill(prefill).with_decode_every(decode_every);
     let policy = match method.allocate == Allocate::All || !schedule.compresses() {
         true => Policy::full(),
         false => Policy::local_window(budget).with_schedule(schedule),
@@ -74,25 +71,13 @@ pub fn policy(
 
 /// The library's profile that stands for one of the reference.
 pub fn profile(profile: &reference::Profile, shape: CacheShape) -> Profile {
-    Profile {
-        model: "drawn".to_owned(),
-        made: "by a seed".to_owned(),
-        weights: None,
-        shape,
-        heads: HeadScores {
-            semantic: profile.semantic.clone(),
-            copy_paste: profile.copy_paste.clone(),
-            headkv: profile.headkv.clone(),
-        },
-        layer_errors: profile.layer_errors.clone(),
-        queries: (!profile.means.is_empty()).then(|| QueryStatistics {
-            directions: profile.directions.clone(),
-            means: profile.means.clone(),
-            lengths: profile.lengths.clone(),
-            reach: profile.reach.clone(),
-        }),
-        patterns: None,
+    let reference::Profile { semantic, copy_paste, headkv, layer_errors, .. } = profile.clone();
+    let drawn = Profile::new(shape, HeadScores { semantic, copy_paste, headkv }, layer_errors);
+    if profile.means.is_empty() {
+        return drawn;
     }
+    let reference::Profile { directions, means, lengths, reach, .. } = profile.clone();
+    drawn.with_queries(QueryStatistics { directions, means, lengths, reach })
 }
 
 fn with_scorer(policy: Policy, score: Score) -> Policy {

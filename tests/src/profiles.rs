@@ -12,16 +12,9 @@ pub fn profile(shape: CacheShape) -> Arc<Profile> {
             .map(|layer| (0..shape.query_heads).map(|head| score(layer, head)).collect())
             .collect()
     };
-    Arc::new(Profile {
-        model: "a test".into(),
-        made: "by hand".into(),
-        weights: None,
-        shape,
-        heads: HeadScores { semantic: scores(3), copy_paste: scores(5), headkv: scores(4) },
-        layer_errors: (0..shape.layers).map(|layer| 0.1 + 0.3 * layer as f64).collect(),
-        queries: Some(queries(shape)),
-        patterns: None,
-    })
+    let heads = HeadScores { semantic: scores(3), copy_paste: scores(5), headkv: scores(4) };
+    let layer_errors = (0..shape.layers).map(|layer| 0.1 + 0.3 * layer as f64).collect();
+    Arc::new(Profile::new(shape, heads, layer_errors).with_queries(queries(shape)))
 }
 
 /// Statistics of queries that differ from head to head.

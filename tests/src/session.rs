@@ -351,10 +351,8 @@ impl Session {
                         lengths.iter().map(|length| columns - length).collect();
                     // A whole prompt without padding needs no declaration, unless it is a single
                     // token.
-                    if chunks.len() > 1
-                        || columns == 1
-                        || padding.iter().any(|padding| *padding > 0)
-                    {
+                    let is_padded = padding.iter().any(|padding| *padding > 0);
+                    if chunks.len() > 1 || columns == 1 || is_padded {
                         let prompt = Prompt::new(columns).left_padding(padding);
                         cache.begin_prompt(prompt).expect("the prompt is valid");
                     }
@@ -363,13 +361,8 @@ impl Session {
                 Turn::Decode(tokens) => *tokens,
             };
             for _ in 0..calls {
-                observed.push(self.call(
-                    &mut cache,
-                    traces,
-                    observed.len(),
-                    positions.as_ref(),
-                    device,
-                ));
+                let index = observed.len();
+                observed.push(self.call(&mut cache, traces, index, positions.as_ref(), device));
             }
         }
         observed
@@ -429,21 +422,15 @@ impl Session {
                 seen[row] += layers[0].calls[index].tokens.q[0].len();
                 for (layer, trace) in layers.iter().enumerate() {
                     let call = &trace.calls[index];
-                    let place = format!(
-                        "call {index}, row {row}, layer {layer}, {:?}\n{self:?}",
-                        trace.margin
-                    );
+                    let (found, margin) = (&observed.outputs[row][layer], trace.margin);
+                    let place =
+                        format!("call {index}, row {row}, layer {layer}, {margin:?}\n{self:?}");
                     // The positions first: after a wrong selection every later output is off too.
                     assert_eq!(
                         observed.kept[row][layer], call.kept,
                         "kept positions (library, reference), {place}"
                     );
-                    compare(
-                        &observed.outputs[row][layer],
-                        &call.outputs,
-                        tolerance(self.dtype),
-                        &place,
-                    );
+                    compare(found, &call.outputs, tolerance(self.dtype), &place);
                 }
             }
             assert_eq!(observed.seen, seen, "tokens seen, call {index}\n{self:?}");
@@ -481,13 +468,8 @@ pub fn compare(found: &[Head], expected: &[Head], tolerance: f64, place: &str) {
 pub fn batch(rows: &[&Call], dtype: DType, device: &Device) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
     let tensor = |heads_of: fn(&Tokens) -> &[Head]| {
         let heads = heads_of(&rows[0].tokens).len();
-        let head_dim = rows
-            .iter()
-            .flat_map(|row| heads_of(&row.tokens))
-            .flatten()
-            .map(Vec::len)
-            .max()
-            .unwrap_or(0);
+        let vectors = rows.iter().flat_map(|row| heads_of(&row.tokens)).flatten();
+        let head_dim = vectors.map(Vec::len).max().unwrap_or(0);
         let mut numbers: Vec<f32> = Vec::new();
         let mut columns = 0;
         for row in rows {

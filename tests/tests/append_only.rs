@@ -1,10 +1,11 @@
 //! Decoding that never rewrites an entry, held to a plain reference.
 
 use briquette::{
-    Budget, CacheShape, Error, KvCache, LayerView, Policy, Result, Schedule, Scorer, allocate,
+    Budget, CacheShape, Error, KvCache, LayerView, Policy, Result, Schedule, allocate,
     policy::{AppendOnly, Recent},
     position::RotaryEmbedding,
     reduce::EvictThenMerge,
+    score::Scorer,
     store::Quantized,
 };
 use briquette_tests::{
@@ -41,10 +42,7 @@ impl Scorer for ByPosition {
 /// One head, as plainly as it can be said.
 struct Plain {
     head: usize,
-    share: usize,
-    sinks: usize,
-    recent: usize,
-    append: AppendOnly,
+    case: Case,
     /// Positions of the entries that are written.
     written: Vec<i64>,
     /// Those of the tokens that have come since.
@@ -52,28 +50,28 @@ struct Plain {
 }
 
 impl Plain {
-    fn step(&mut self, position: i64, every: usize) {
+    fn step(&mut self, position: i64) {
+        let Case { budget, sinks, recent, every, append: AppendOnly { page, keep }, .. } =
+            self.case;
         self.new.push(position);
         if self.new.len() < every {
             return;
         }
-        let AppendOnly { page, keep } = self.append;
         // The best of the new ones, the last of them first of all.
         let mut order: Vec<usize> = (0..every).collect();
-        let rank =
-            |&at: &usize| (at + self.recent < every, -score(self.head, self.new[at]) as i64, at);
+        let rank = |&at: &usize| (at + recent < every, -score(self.head, self.new[at]) as i64, at);
         order.sort_by_key(rank);
         let mut kept = order[..keep].to_vec();
         kept.sort_unstable();
         let appended: Vec<i64> = kept.into_iter().map(|at| self.new[at]).collect();
         self.new.clear();
         // The page of the lowest mean goes while there is too much.
-        while self.written.len() + appended.len() > self.share {
+        while self.written.len() + appended.len() > budget {
             let mean = |number: usize| -> f64 {
                 let of_page = &self.written[number * page..(number + 1) * page];
                 of_page.iter().map(|&p| f64::from(score(self.head, p))).sum::<f64>() / page as f64
             };
-            let pages = self.sinks.div_ceil(page)..self.written.len() / page;
+            let pages = sinks.div_ceil(page)..self.written.len() / page;
             let Some(worst) = pages.rev().min_by(|&a, &b| mean(a).total_cmp(&mean(b))) else {
                 break;
             };
@@ -87,6 +85,7 @@ impl Plain {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Case {
     prompt: usize,
     budget: usize,
@@ -97,10 +96,10 @@ struct Case {
     ragged: bool,
 }
 
-fn play(case: &Case, backend: &Backend) {
+fn play(case: Case, backend: &Backend) {
     let device = &backend.device;
-    let Case { prompt, budget, sinks, recent, every, append, ragged } = *case;
-    let schedule = Schedule { append_only: Some(append), ..Schedule::always(every) };
+    let Case { prompt, budget, sinks, recent, every, append, ragged } = case;
+    let schedule = Schedule::append_only(every, append.keep, append.page);
     let mut policy = Policy::custom("by position", Budget::Tokens(budget), ByPosition)
         .with_sinks(sinks)
         .with_recent(Recent::Tokens(recent))
@@ -121,15 +120,9 @@ fn play(case: &Case, backend: &Backend) {
     give(&mut cache, 0, prompt);
     let after = cache.kept_positions(0).unwrap().remove(0);
     let mut plain: Vec<Plain> = (0..SHAPE.kv_heads)
-        .map(|head| Plain {
-            head,
-            // A head keeps the share it was given at the prompt: scores of a position never change.
-            share: if ragged { 0 } else { budget },
-            sinks,
-            recent,
-            append,
-            written: after[head].iter().map(|&p| p as i64).collect(),
-            new: Vec::new(),
+        .map(|head| {
+            let written = after[head].iter().map(|&p| p as i64).collect();
+            Plain { head, case, written, new: Vec::new() }
         })
         .collect();
     let what = format!(
@@ -175,7 +168,7 @@ fn play(case: &Case, backend: &Backend) {
                 }
             } else {
                 let held = plain.written.len();
-                plain.step(token as i64, every);
+                plain.step(token as i64);
                 assert_eq!(found, plain.held(), "{what}, token {token}");
                 dropped |= plain.new.is_empty() && plain.written.len() < held + append.keep;
             }
@@ -194,66 +187,22 @@ fn play(case: &Case, backend: &Backend) {
 
 #[test]
 fn it_keeps_what_the_plain_reference_does() {
-    let append = |page, keep| AppendOnly { page, keep };
+    let case =
+        |[prompt, budget, sinks, recent, every]: [usize; 5], [page, keep]: [usize; 2], ragged| {
+            let append = AppendOnly { page, keep };
+            Case { prompt, budget, sinks, recent, every, append, ragged }
+        };
     let cases = [
-        Case {
-            prompt: 70,
-            budget: 48,
-            sinks: 0,
-            recent: 0,
-            every: 8,
-            append: append(8, 4),
-            ragged: false,
-        },
-        Case {
-            prompt: 70,
-            budget: 50,
-            sinks: 4,
-            recent: 2,
-            every: 8,
-            append: append(8, 3),
-            ragged: false,
-        },
-        Case {
-            prompt: 30,
-            budget: 40,
-            sinks: 9,
-            recent: 0,
-            every: 5,
-            append: append(8, 5),
-            ragged: false,
-        },
-        Case {
-            prompt: 60,
-            budget: 33,
-            sinks: 1,
-            recent: 1,
-            every: 1,
-            append: append(4, 1),
-            ragged: false,
-        },
-        Case {
-            prompt: 60,
-            budget: 33,
-            sinks: 0,
-            recent: 3,
-            every: 7,
-            append: append(5, 4),
-            ragged: false,
-        },
-        Case {
-            prompt: 70,
-            budget: 48,
-            sinks: 2,
-            recent: 1,
-            every: 6,
-            append: append(4, 3),
-            ragged: true,
-        },
+        case([70, 48, 0, 0, 8], [8, 4], false),
+        case([70, 50, 4, 2, 8], [8, 3], false),
+        case([30, 40, 9, 0, 5], [8, 5], false),
+        case([60, 33, 1, 1, 1], [4, 1], false),
+        case([60, 33, 0, 3, 7], [5, 4], false),
+        case([70, 48, 2, 1, 6], [4, 3], true),
     ];
     for backend in backends() {
         let some = if backend.is_quick() { cases.len() } else { 2 };
-        cases.iter().take(some).for_each(|case| play(case, &backend));
+        cases.into_iter().take(some).for_each(|case| play(case, &backend));
     }
 }
 
@@ -272,7 +221,7 @@ fn what_cannot_only_append_is_refused() {
     refused(tova(schedule(8, 9, 16)), "schedule.append-only.keep");
     refused(tova(schedule(8, 0, 16)), "schedule.append-only.keep");
     refused(tova(schedule(8, 4, 0)), "schedule.append-only.page");
-    let prompts_only = Schedule { decode_every: None, ..schedule(8, 4, 16) };
+    let prompts_only = schedule(8, 4, 16).with_decode_every(None);
     refused(tova(prompts_only), "schedule.decode-every");
     refused(tova(schedule(8, 4, 61)), "budget");
     refused(tova(schedule(8, 4, 8)).with_recent(Recent::Tokens(5)), "schedule.append-only.keep");

@@ -46,17 +46,9 @@ struct Module {
     file: String,
     parent: usize,
     children: HashMap<String, usize>,
-    /// Items defined in it.
-    items: HashSet<String>,
-    /// Names that are imported, and their paths.
-    imports: HashMap<String, Vec<Vec<String>>>,
-    /// Paths whose contents are imported.
-    globs: Vec<Vec<String>>,
-    /// Paths that its code names.
-    paths: Vec<Vec<String>>,
+    names: Names,
 }
 
-/// Destination of a path.
 enum Target {
     Module(usize),
     /// Something defined in this module.
@@ -114,9 +106,7 @@ impl Crate {
                 item => names.visit_item(&item),
             }
         }
-        let Names { items, imports, globs, paths } = names;
-        let module = &mut self.modules[id];
-        (module.items, module.imports, module.globs, module.paths) = (items, imports, globs, paths);
+        self.modules[id].names = names;
         id
     }
 
@@ -146,13 +136,13 @@ impl Crate {
 
     /// All that a name means in a module.
     fn lookup(&self, id: usize, name: &str, steps: usize) -> Vec<Target> {
-        let module = &self.modules[id];
+        let Module { names, children, .. } = &self.modules[id];
         let mut found = Vec::new();
-        if module.items.contains(name) {
+        if names.items.contains(name) {
             found.push(Target::Item(id));
         }
-        found.extend(module.children.get(name).map(|&child| Target::Module(child)));
-        let imports = module.imports.get(name).into_iter().flatten();
+        found.extend(children.get(name).map(|&child| Target::Module(child)));
+        let imports = names.imports.get(name).into_iter().flatten();
         // `use x::y as x` must not lead back to itself.
         let imports = imports.filter(|path| path.len() > 1 || path[0] != name);
         found.extend(imports.flat_map(|path| self.resolve(id, path, steps - 1)));
@@ -161,7 +151,7 @@ impl Crate {
                 let inside = path.iter().cloned().chain([name.to_owned()]).collect::<Vec<_>>();
                 self.resolve(id, &inside, steps - 1)
             };
-            found.extend(module.globs.iter().flat_map(of_glob));
+            found.extend(names.globs.iter().flat_map(of_glob));
         }
         found
     }
@@ -169,7 +159,7 @@ impl Crate {
     fn graph(&self) -> Graph {
         let mut graph = Graph::new();
         for (id, module) in self.modules.iter().enumerate() {
-            let found = module.paths.iter().flat_map(|path| self.resolve(id, path, 32));
+            let found = module.names.paths.iter().flat_map(|path| self.resolve(id, path, 32));
             let files = found.filter_map(|target| match target {
                 Target::Item(of) => Some(self.modules[of].file.clone()),
                 Target::Module(_) => None,
@@ -185,7 +175,9 @@ impl Crate {
 #[derive(Default)]
 struct Names {
     items: HashSet<String>,
+    /// What is imported, and its paths.
     imports: HashMap<String, Vec<Vec<String>>>,
+    /// Paths whose contents are imported.
     globs: Vec<Vec<String>>,
     paths: Vec<Vec<String>>,
 }
@@ -265,7 +257,6 @@ impl<'ast> Visit<'ast> for Names {
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
 }
 
-/// The name that an item defines.
 fn defined(item: &Item) -> Option<String> {
     let ident = match item {
         Item::Const(item) => &item.ident,
@@ -302,7 +293,6 @@ fn is_test(attribute: &Attribute) -> bool {
         && attribute.meta.require_list().is_ok_and(|list| names_test(&list.tokens))
 }
 
-/// The files that can be reached from one.
 fn reached(graph: &Graph, from: &str) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     let mut open = vec![from];

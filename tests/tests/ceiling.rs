@@ -11,16 +11,21 @@ const ROWS: usize = 2;
 const BUDGET: usize = 40;
 
 fn cache(policy: Policy, ceiling: Option<usize>, device: &Device) -> KvCache {
-    let config = CacheConfig { memory_ceiling: ceiling, ..CacheConfig::default() };
+    let config = CacheConfig::default();
+    let config = ceiling.map_or(config.clone(), |bytes| config.with_memory_ceiling(bytes));
     KvCache::with_config(SHAPE, policy.with_profile(profile(SHAPE)), config, device).unwrap()
 }
 
-/// One layer's call.
 fn attend(cache: &mut KvCache, layer: usize, noise: &mut Noise, new: usize) -> Result<(), Error> {
     let device = cache.device().clone();
     let mut random = |heads| noise.tensor([ROWS, heads, new, SHAPE.head_dim], &device);
     let (q, k, v) = (random(SHAPE.query_heads), random(SHAPE.kv_heads), random(SHAPE.kv_heads));
     cache.attend(layer, q, k, v, &NoPositionEncoding).map(drop)
+}
+
+/// The same number of tokens in every layer.
+fn give(cache: &mut KvCache, noise: &mut Noise, new: usize) {
+    (0..SHAPE.layers).for_each(|layer| attend(cache, layer, noise, new).unwrap());
 }
 
 /// A prompt in `chunks`, and tokens behind it until one is refused: how many calls were taken, and
@@ -81,20 +86,14 @@ fn a_full_cache_is_refused_before_it_grows() {
     let mut noise = Noise::new(7);
     // Room for a prompt of 64 and what it is given ahead, and not for a second one.
     let mut small = cache(Policy::full(), None, &device);
-    for layer in 0..SHAPE.layers {
-        attend(&mut small, layer, &mut noise, 64).unwrap();
-    }
+    give(&mut small, &mut noise, 64);
     let held = small.bytes_held();
     let mut small = cache(Policy::full(), Some(held), &device);
-    for layer in 0..SHAPE.layers {
-        attend(&mut small, layer, &mut noise, 64).unwrap();
-    }
+    give(&mut small, &mut noise, 64);
     let error = attend(&mut small, 0, &mut noise, 600).unwrap_err().to_string();
     assert!(error.contains(&format!("ceiling of {held} ")), "{error}");
     // It goes on within the room it has.
-    for layer in 0..SHAPE.layers {
-        attend(&mut small, layer, &mut noise, 1).unwrap();
-    }
+    give(&mut small, &mut noise, 1);
     assert_eq!((small.tokens_seen(), small.bytes_held()), (vec![65; ROWS], held));
 }
 

@@ -7,13 +7,13 @@ use std::sync::{
 };
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, Error, KvCache, LayerView, Policy, Prompt, Result, Scorer,
+    Budget, CacheConfig, CacheShape, Error, KvCache, LayerView, Policy, Prompt, Result,
     allocate::Pyramid,
     ops::Statistic,
     policy::{PositionMode, Recent},
     position::RotaryEmbedding,
     reduce::{EvictThenMerge, Rotate},
-    score::AttentionRequest,
+    score::{AttentionRequest, Dependencies, Scorer},
     state::{Replay, StateTensor, StateVisitor},
     store::Ragged,
 };
@@ -41,8 +41,10 @@ impl Scorer for InOrder {
         self.0.scorer().observes()
     }
 
-    fn is_capturable(&self) -> bool {
-        true
+    fn depends_on(&self) -> Dependencies {
+        let mut on_order = Dependencies::all();
+        on_order.host = false;
+        on_order
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
@@ -395,7 +397,7 @@ fn free_slots_are_given_up() {
             pair.in_place.save(&path).unwrap();
             let [q, k, v] = pair.qkv(1);
             let Pair { in_place, encoding, .. } = &mut pair;
-            let failed = in_place.step(|cache| -> Result<()> {
+            let failed = in_place.transaction(|cache| -> Result<()> {
                 cache.attend(0, q.clone(), k.clone(), v.clone(), encoding)?;
                 cache.attend(9, q, k, v, encoding).map(drop)
             });
@@ -459,7 +461,7 @@ fn a_step_that_fails_changes_nothing() {
             let before = entries(&pair.in_place);
             let [q, k, v] = pair.qkv(1);
             let Pair { in_place, encoding, .. } = &mut pair;
-            let failed = in_place.step(|cache| -> Result<()> {
+            let failed = in_place.transaction(|cache| -> Result<()> {
                 for _ in 0..3 {
                     cache.attend(0, q.clone(), k.clone(), v.clone(), encoding)?;
                 }
@@ -486,12 +488,8 @@ impl Scorer for FailsAt {
         AttentionRequest::column_sums()
     }
 
-    fn is_capturable(&self) -> bool {
-        true
-    }
-
-    fn ignores_order(&self) -> bool {
-        true
+    fn depends_on(&self) -> Dependencies {
+        Dependencies::none()
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, InputCheck, KvCache, LayerView, Policy, Profile,
-    Prompt, Schedule, Scorer,
+    Prompt, Schedule,
     allocate::{ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, VarianceShare},
-    cache::store::{Clustered, Dense, Quantized, Ragged},
     policy::Recent,
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
     reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Sigma, ValueMerge},
     score::{
-        AttentionRequest, Cake, Ems, HeadMean, Normalize, Pick, Pool, RetrievalHeads, RoCo,
+        AttentionRequest, Cake, Ems, HeadMean, Normalize, Pick, Pool, RetrievalHeads, RoCo, Scorer,
         WindowAttention,
     },
+    store::{Clustered, Dense, Quantized, Ragged},
 };
 use briquette_tests::{
     backends::{Backend, backends, host},
@@ -375,24 +375,18 @@ fn parameters_of_stages() {
     };
     let variance = Cake { window: 8, gamma: 1.0, pool: None };
     let preference = Preference { window: 8, tau1: 1.0, tau2: 1.0 };
-    let gaussian = GaussianMerge {
-        protect: 0.1,
-        threshold: None,
-        sigma: Sigma::Adaptive,
-        scale_values: false,
-        ..Default::default()
-    };
+    let gaussian = GaussianMerge { protect: 0.1, sigma: Sigma::Adaptive, ..Default::default() };
     let ems = EvictThenMerge::default();
+    let ema = EmaMerge::default();
     let kivi = Quantized { bits: 2, group: 32, residual: 128 };
+    let scored = Ems { pool: None, ..Default::default() };
+    let adaptive = HeadAdaptive::default();
     let h2o = || Policy::h2o(budget);
     let wrong = [
         (h2o().with_scorer(RoCo { std_share: 1.5 }), "score.std-share is 1.5"),
         (h2o().with_scorer(Cake { gamma: -1.0, ..variance }), "score.gamma is -1"),
         (h2o().with_scorer(Cake { window: 0, ..variance }), "score.window is 0"),
-        (
-            h2o().with_scorer(Ems { window: 0, pool: None, ..Default::default() }),
-            "score.window is 0",
-        ),
+        (h2o().with_scorer(Ems { window: 0, ..scored }), "score.window is 0"),
         (h2o().with_scorer(retrieval(Pick::Top(0))), "pick.top is 0"),
         (
             h2o().with_scorer(retrieval(Pick::Adaptive { threshold: 2.0, least: 4 })),
@@ -401,12 +395,9 @@ fn parameters_of_stages() {
         (h2o().with_allocator(Pyramid { beta: 0.5 }), "allocate.beta is 0.5"),
         (h2o().with_allocator(Preference { tau1: 0.0, ..preference }), "allocate.tau1 is 0"),
         (h2o().with_allocator(Preference { tau2: -1.0, ..preference }), "allocate.tau2 is -1"),
+        (h2o().with_allocator(HeadAdaptive { floor: 1.1, ..adaptive }), "allocate.floor is 1.1"),
         (
-            h2o().with_allocator(HeadAdaptive { floor: 1.1, ..Default::default() }),
-            "allocate.floor is 1.1",
-        ),
-        (
-            h2o().with_allocator(HeadAdaptive { by: Some(window(0)), ..Default::default() }),
+            h2o().with_allocator(HeadAdaptive { by: Some(window(0)), ..adaptive }),
             "score.window is 0",
         ),
         (
@@ -419,7 +410,7 @@ fn parameters_of_stages() {
             h2o().with_reducer(ValueMerge { window: 0, seed: 0, prompts: false }),
             "reduce.window is 0",
         ),
-        (h2o().with_reducer(EmaMerge { beta: 1.2, ..Default::default() }), "reduce.beta is 1.2"),
+        (h2o().with_reducer(EmaMerge { beta: 1.2, ..ema }), "reduce.beta is 1.2"),
         (h2o().with_reducer(GaussianMerge { protect: -0.1, ..gaussian }), "reduce.protect is -0.1"),
         (
             h2o().with_reducer(GaussianMerge { threshold: Some(1.5), ..gaussian }),
@@ -452,13 +443,7 @@ fn stages_that_do_not_fit() {
     let device = host();
     let budget = Budget::Tokens(64);
     let new = |policy| KvCache::new(SHAPE, policy, &device).unwrap_err();
-    let merge = |protect| GaussianMerge {
-        protect,
-        threshold: None,
-        sigma: Sigma::Fixed(5.0),
-        scale_values: false,
-        ..Default::default()
-    };
+    let merge = |protect| GaussianMerge { protect, ..Default::default() };
     // 32 recent tokens, 19 heavy ones and the 20 runs between them are more than 64.
     assert_error!(
         new(Policy::h2o(budget).with_reducer(merge(0.3))),
@@ -797,7 +782,7 @@ fn positions_beyond_the_encoding() {
         for layer in 0..SHAPE.layers {
             attend(&mut cache, layer, 24, &rope(24)).unwrap();
         }
-        if name == "streaming-llm" {
+        let more = if name == "streaming-llm" {
             // Its positions are counted inside the cache, so that a stream has no end.
             for _ in 0..40 {
                 for layer in 0..SHAPE.layers {
@@ -805,12 +790,12 @@ fn positions_beyond_the_encoding() {
                 }
             }
             assert_eq!(cache.tokens_seen(), [64, 64]);
-            let error = refused(&mut cache, 1, |cache| attend(cache, 0, 13, &rope(24)));
-            assert_error!(error, Error::PositionOverflow { position: 24, max: 24 }, ["24"]);
+            13
         } else {
-            let error = refused(&mut cache, 1, |cache| attend(cache, 0, 1, &rope(24)));
-            assert_error!(error, Error::PositionOverflow { position: 24, max: 24 }, ["24"]);
-        }
+            1
+        };
+        let error = refused(&mut cache, 1, |cache| attend(cache, 0, more, &rope(24)));
+        assert_error!(error, Error::PositionOverflow { position: 24, max: 24 }, ["24"]);
     }
 }
 
@@ -845,25 +830,20 @@ impl Scorer for Broken {
 #[test]
 fn encodings_of_another_shape_or_device() {
     let device = host();
-    let rope = RotaryEmbedding::new(SHAPE.head_dim / 2, 100, 10_000.0, &device).unwrap();
-    for mut cache in caches(&device) {
-        let error = refused(&mut cache, 3, |cache| {
+    let errors = |head_dim, of: &Device| -> Vec<Error> {
+        let rope = RotaryEmbedding::new(head_dim, 100, 10_000.0, of).unwrap();
+        let attend = |cache: &mut KvCache| {
             let (q, k, v) = tokens(ROWS, 3, &device);
             cache.attend(0, q, k, v, &rope)
-        });
+        };
+        caches(&device).iter_mut().map(|cache| refused(cache, 3, attend)).collect()
+    };
+    for error in errors(SHAPE.head_dim / 2, &device) {
         assert_error!(error, Error::InvalidParameter { .. }, ["4", "8"]);
     }
-    let Some(other) =
-        backends().iter().map(|backend| backend.device.clone()).find(|d| *d != device)
-    else {
-        return;
-    };
-    let rope = RotaryEmbedding::new(SHAPE.head_dim, 100, 10_000.0, &other).unwrap();
-    for mut cache in caches(&device) {
-        let error = refused(&mut cache, 3, |cache| {
-            let (q, k, v) = tokens(ROWS, 3, &device);
-            cache.attend(0, q, k, v, &rope)
-        });
+    let backends = backends();
+    let other = backends.iter().find(|backend| backend.device != device);
+    for error in other.into_iter().flat_map(|other| errors(SHAPE.head_dim, &other.device)) {
         assert_error!(error, Error::WrongDevice { .. }, ["rotary"]);
     }
 }
@@ -914,11 +894,7 @@ fn setters_that_do_not_apply() {
         (Policy::custom("mine", budget, Broken::NaN).with_window(8), "with_window", "broken"),
         // A mistake stays one, whatever is set after it.
         (
-            Policy::h2o(budget).with_pool(Pool::avg(3)).with_scorer(Ems {
-                window: 4,
-                pool: None,
-                ..Default::default()
-            }),
+            Policy::h2o(budget).with_pool(Pool::avg(3)).with_scorer(Ems::default()),
             "with_pool",
             "accumulated-attention",
         ),

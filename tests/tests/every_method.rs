@@ -118,7 +118,7 @@ fn names_for(backend: &Backend) -> Vec<String> {
 }
 
 fn schedules(policy: &Policy) -> Vec<Schedule> {
-    let chunks = Schedule { prefill: PrefillCompression::EveryChunk, ..Schedule::always(7) };
+    let chunks = Schedule::always(7).with_prefill(PrefillCompression::EveryChunk);
     vec![
         policy.schedule(),
         Schedule::always(1),

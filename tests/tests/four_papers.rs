@@ -304,16 +304,8 @@ fn compresskv(case: &Case) -> Policy {
     let CompressKv { window, kernel_size, top_k, least, most } = case.params();
     let Known { head_scores, layer_errors } = case.profile.as_ref().unwrap();
     let none = || vec![vec![0.0; case.query_heads]; case.layers];
-    let profile = Profile {
-        model: "any".into(),
-        made: "of a fixture".into(),
-        weights: None,
-        shape: case.shape(),
-        heads: HeadScores { semantic: head_scores.clone(), copy_paste: none(), headkv: none() },
-        layer_errors: layer_errors.clone(),
-        queries: None,
-        patterns: None,
-    };
+    let scores = HeadScores { semantic: head_scores.clone(), copy_paste: none(), headkv: none() };
+    let profile = Profile::new(case.shape(), scores, layer_errors.clone());
     let heads = HeadMean::Retrieval(RetrievalHeads::top(top_k));
     Policy::compresskv(Budget::Tokens(case.budget))
         .with_scorer(WindowAttention { window, pool: Some(Pool::avg(kernel_size)), heads })

@@ -1,9 +1,9 @@
 //! Attention of the host over pages and clusters as they lie: calls that do not fit are refused by
 //! name, whatever their numbers.
 
-use briquette::ops::{
-    AttentionOps, ClusteredKv, DecodeInput, KvLayout, OpError, PackedNumbers, PackedVectors,
-    QuantizedKv, Reference, Tail,
+use briquette::ops::{OpError, PackedNumbers, Reference};
+use briquette_ops::{
+    AttentionOps, ClusteredKv, DecodeInput, KvLayout, PackedVectors, QuantizedKv, Tail,
 };
 use briquette_tests::backends::host;
 use burn::tensor::{DType, Int, Tensor, TensorData};
@@ -31,6 +31,14 @@ fn decode(kv: KvLayout) -> Result<(), OpError> {
     Reference.decode(&input).map(|found| assert!(found.is_some(), "the host answers"))
 }
 
+/// The error of a layout that is changed so; without the change it is none.
+fn refused<T>(new: fn() -> T, layout: fn(T) -> KvLayout, change: impl Fn(&mut T)) -> String {
+    decode(layout(new())).unwrap();
+    let mut kv = new();
+    change(&mut kv);
+    decode(layout(kv)).unwrap_err().to_string()
+}
+
 /// Three pages, two of them of the first head.
 fn pages() -> QuantizedKv {
     let vectors = || PackedVectors {
@@ -51,26 +59,21 @@ fn pages() -> QuantizedKv {
 
 #[test]
 fn pages_that_do_not_fit_are_refused() {
-    decode(KvLayout::Quantized(pages())).unwrap();
-    let refused = |change: &dyn Fn(&mut QuantizedKv)| {
-        let mut kv = pages();
-        change(&mut kv);
-        decode(KvLayout::Quantized(kv)).unwrap_err().to_string()
-    };
+    let refused = |change: fn(&mut QuantizedKv)| refused(pages, KvLayout::Quantized, change);
     let of = |what: &str| format!("quantized_attention: {what}");
-    let error = refused(&|kv| kv.pages = integers(&[0, 3, 1], [3]));
+    let error = refused(|kv| kv.pages = integers(&[0, 3, 1], [3]));
     assert_eq!(error, of("pages is 3, expected at most 2"));
-    let error = refused(&|kv| kv.offsets = integers(&[0, 2, 1], [3]));
+    let error = refused(|kv| kv.offsets = integers(&[0, 2, 1], [3]));
     assert_eq!(error, of("offsets is 1, expected at least the 2 before"));
-    let error = refused(&|kv| kv.offsets = integers(&[0, 2], [2]));
+    let error = refused(|kv| kv.offsets = integers(&[0, 2], [2]));
     assert_eq!(error, of("offsets is [2], expected [3]"));
-    let error = refused(&|kv| kv.tail_padding = integers(&[0, 3], [2]));
+    let error = refused(|kv| kv.tail_padding = integers(&[0, 3], [2]));
     assert_eq!(error, of("tail_padding is 3, expected at most 2"));
-    let error = refused(&|kv| kv.columns = 9);
+    let error = refused(|kv| kv.columns = 9);
     assert_eq!(error, of("columns is 9, expected at least 10"));
-    let error = refused(&|kv| kv.group = 5);
+    let error = refused(|kv| kv.group = 5);
     assert_eq!(error, of("words is [3, 8], expected [3, 10]"));
-    let error = refused(&|kv| kv.tail.entries = 4);
+    let error = refused(|kv| kv.tail.entries = 4);
     assert!(error.starts_with(&of("t")), "{error}");
 }
 
@@ -91,19 +94,14 @@ fn clusters() -> ClusteredKv {
 
 #[test]
 fn clusters_that_do_not_fit_are_refused() {
-    decode(KvLayout::Clustered(clusters())).unwrap();
-    let refused = |change: &dyn Fn(&mut ClusteredKv)| {
-        let mut kv = clusters();
-        change(&mut kv);
-        decode(KvLayout::Clustered(kv)).unwrap_err().to_string()
-    };
+    let refused = |change: fn(&mut ClusteredKv)| refused(clusters, KvLayout::Clustered, change);
     let of = |what: &str| format!("clustered_attention: {what}");
-    let error = refused(&|kv| kv.tokens_by_cluster = integers(&[0, 2, 3, 0, 1, 2], [1, HEADS, 3]));
+    let error = refused(|kv| kv.tokens_by_cluster = integers(&[0, 2, 3, 0, 1, 2], [1, HEADS, 3]));
     assert_eq!(error, of("tokens_by_cluster is 3, expected at most 2"));
-    let error = refused(&|kv| kv.cluster_of_token = integers(&[0, 2, 0, 0, 0, 0], [1, HEADS, 3]));
+    let error = refused(|kv| kv.cluster_of_token = integers(&[0, 2, 0, 0, 0, 0], [1, HEADS, 3]));
     assert_eq!(error, of("cluster_of_token is 2, expected below 2"));
-    let error = refused(&|kv| kv.values = zeros([2, HEAD_DIM]));
+    let error = refused(|kv| kv.values = zeros([2, HEAD_DIM]));
     assert_eq!(error, of("values is [2, 8], expected [3, 8]"));
-    let error = refused(&|kv| kv.padding_columns = integers(&[0, -1], [2]));
+    let error = refused(|kv| kv.padding_columns = integers(&[0, -1], [2]));
     assert!(error.starts_with(&of("padding_columns is")), "{error}");
 }

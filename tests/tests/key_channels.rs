@@ -27,9 +27,7 @@ fn numbers(x: &Tensor<4>) -> Heads {
 }
 
 /// Queries, keys and values of two rows; channels differ in size.
-struct Inputs {
-    qkv: [Tensor<4>; 3],
-}
+struct Inputs([Tensor<4>; 3]);
 
 impl Inputs {
     fn new(seed: u64, tokens: usize, device: &Device) -> Self {
@@ -39,11 +37,11 @@ impl Inputs {
             Tensor::<1>::from_floats(&sizes.collect::<Vec<_>>()[..], device).reshape([1, 1, 1, 20])
         };
         let mut random = |heads, salt| noise.tensor([2, heads, tokens, 20], device) * size(salt);
-        Self { qkv: [random(4, 0), random(2, 3), random(2, 5)] }
+        Self([random(4, 0), random(2, 3), random(2, 5)])
     }
 
     fn range(&self, from: usize, to: usize) -> [Tensor<4>; 3] {
-        self.qkv.clone().map(|x| x.narrow(2, from, to - from))
+        self.0.clone().map(|x| x.narrow(2, from, to - from))
     }
 }
 
@@ -93,7 +91,7 @@ fn a_prompt_drops_what_its_last_queries_look_at_least() {
     const RECENT: usize = 5;
     for backend in backends() {
         let inputs = Inputs::new(21, 300, &backend.device);
-        let [q, k, v] = inputs.qkv.each_ref().map(numbers);
+        let [q, k, v] = inputs.0.each_ref().map(numbers);
         let store = KeyChannels { drop: 0.35, window: WINDOW, recent: RECENT };
         let policy = Policy::full().with_store(store);
         let mut cache = KvCache::new(SHAPE, policy, &backend.device).unwrap();
@@ -111,7 +109,7 @@ fn a_prompt_drops_what_its_last_queries_look_at_least() {
             }
         }
         // The keys that each head is expected to hold, of all columns.
-        let mut held: Vec<Vec<Vec<Vec<f64>>>> = k.clone();
+        let mut held: Heads = k.clone();
         let mut packed = [0; 2];
         let mut chosen = [[const { Vec::new() }; 2], [const { Vec::new() }; 2]];
         let mut pages = 0;
@@ -161,17 +159,12 @@ fn a_prompt_drops_what_its_last_queries_look_at_least() {
             }
             let entries = cache.entries(0).unwrap().unwrap();
             let (keys, values) = (numbers(&entries.keys), numbers(&entries.values));
-            for (row, &first) in padding.iter().enumerate() {
-                for head in 0..2 {
-                    let found = &keys[row][head];
-                    let found = &found[found.len() - (to - first)..];
-                    for (found, expected) in found.iter().zip(&held[row][head][first..to]) {
-                        near(found, expected, "keys", &backend.name);
-                    }
-                    let found = &values[row][head];
-                    let found = &found[found.len() - (to - first)..];
-                    for (found, expected) in found.iter().zip(&v[row][head][first..to]) {
-                        near(found, expected, "values", &backend.name);
+            for (what, found, expected) in [("keys", &keys, &held), ("values", &values, &v)] {
+                for (row, &first) in padding.iter().enumerate() {
+                    for (found, expected) in found[row].iter().zip(&expected[row]) {
+                        let found = &found[found.len() - (to - first)..];
+                        let expected = &expected[first..to];
+                        near(&found.concat(), &expected.concat(), what, &backend.name);
                     }
                 }
             }
@@ -244,11 +237,9 @@ fn it_goes_with_methods_that_evict() {
                 let (alone, of_row) = play(&thin, Some(row));
                 assert_eq!(of_row[0], kept[row], "{what}");
                 for (found, expected) in outputs.iter().zip(&alone) {
-                    for (found, expected) in found[row].iter().zip(&expected[0]) {
-                        for (found, expected) in found.iter().zip(expected) {
-                            near(found, expected, &what, &backend.name);
-                        }
-                    }
+                    let [found, expected] =
+                        [&found[row], &expected[0]].map(|x| x.concat().concat());
+                    near(&found, &expected, &what, &backend.name);
                 }
             }
             // Only what is asked after the prompt sees fewer channels.

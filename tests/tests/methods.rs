@@ -3,7 +3,7 @@
 
 use briquette::methods;
 use briquette_tests::{
-    backends::backends,
+    backends::{backends, host},
     inputs::{draw_profile, with_queries},
     named,
     policy::policy,
@@ -26,16 +26,18 @@ struct Script {
     decode_every: Option<usize>,
 }
 
+impl Script {
+    /// With a budget of 16 tokens.
+    fn new(turns: Vec<Turn>, decode_every: Option<usize>) -> Self {
+        Self { turns, budget: Budget::Tokens(16), prefill: Prefill::AtEnd, decode_every }
+    }
+}
+
 /// The sessions of a method that compresses in decoding every `usual` tokens. Slow devices play the
 /// first with all heads, the next two with the first ones, and no others; where few are asked for,
 /// the first with the first.
 fn scripts(usual: Option<usize>) -> Vec<Script> {
-    let script = |turns: Vec<Turn>| Script {
-        turns,
-        budget: Budget::Tokens(16),
-        prefill: Prefill::AtEnd,
-        decode_every: usual,
-    };
+    let script = |turns| Script::new(turns, usual);
     vec![
         // Unequal prompts, one of them all padding in the first chunk; then a second prompt on top.
         script(vec![
@@ -91,13 +93,15 @@ fn scripts(usual: Option<usize>) -> Vec<Script> {
     ]
 }
 
-fn settings(
+/// In f32.
+fn session(
     (query_heads, kv_heads): (usize, usize),
     head_dim: usize,
     method: Method,
     script: &Script,
-) -> Settings {
-    Settings {
+    seed: u64,
+) -> Session {
+    let settings = Settings {
         layers: 2,
         query_heads,
         kv_heads,
@@ -109,14 +113,15 @@ fn settings(
         budget: script.budget,
         prefill: script.prefill,
         decode_every: script.decode_every,
-    }
+    };
+    Session { settings, turns: script.turns.clone(), dtype: DType::F32, seed }
 }
 
-fn check(method: Method, usual: Option<usize>) {
-    check_in(&[DType::F32, DType::F16, DType::BF16], method, usual);
-}
+const ALL: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+const F32: &[DType] = &[DType::F32];
+const NOT_BF16: &[DType] = &[DType::F32, DType::F16];
 
-fn check_in(dtypes: &[DType], method: Method, usual: Option<usize>) {
+fn check(dtypes: &[DType], method: Method, usual: Option<usize>) {
     for backend in backends() {
         for dtype in backend.dtypes().into_iter().filter(|dtype| dtypes.contains(dtype)) {
             for (head_index, heads) in HEADS.into_iter().enumerate() {
@@ -126,18 +131,13 @@ fn check_in(dtypes: &[DType], method: Method, usual: Option<usize>) {
                     if !(first || backend.is_quick() || usual && !backend.runs_few()) {
                         continue;
                     }
-                    let mut settings = settings(heads, 16, method, script);
+                    let seed = 100 * head_index as u64 + index as u64;
+                    let mut session = Session { dtype, ..session(heads, 16, method, script, seed) };
                     if method.store != Store::Plain && dtype != DType::F32 {
                         // Turned keys are rounded to the type of the cache, some of them to the
                         // other side of the border between two steps.
-                        settings.encoding = Encoding::None;
+                        session.settings.encoding = Encoding::None;
                     }
-                    let session = Session {
-                        settings,
-                        turns: script.turns.clone(),
-                        dtype,
-                        seed: 100 * head_index as u64 + index as u64,
-                    };
                     println!("{}, {dtype:?}, {heads:?} heads, script {index}", backend.name);
                     session.check(&backend.device);
                 }
@@ -153,120 +153,125 @@ fn few_sinks(method: Method) -> Method {
     Method { sinks: 2, ..method }
 }
 
-#[test]
-fn full() {
-    check(Method::full(), None);
+fn scored(score: Score, method: Method) -> Method {
+    Method { score, ..method }
 }
 
-#[test]
-fn local_window() {
-    check(Method::local_window(), Some(1));
+/// Tests by their names: types, a method, and after how many decoded tokens it compresses.
+macro_rules! checks {
+    ($($(#[$doc:meta])* $name:ident: $(($dtypes:expr, $method:expr, $every:expr)),+;)+) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            $(check($dtypes, $method, $every);)+
+        }
+    )+};
 }
 
-#[test]
-fn streaming_llm() {
-    check(Method::streaming_llm(), Some(1));
-}
-
-#[test]
-fn sinks_and_window_at_written_positions() {
-    check(Method { positions: Positions::Written, ..Method::streaming_llm() }, Some(1));
-}
-
-/// The same as held encoded.
-#[test]
-fn deferred_positions() {
-    check(Method { positions: Positions::Deferred, ..Method::h2o() }, Some(1));
-    check_in(
-        &[DType::F32],
-        Method { positions: Positions::Deferred, ..Method::snapkv().with_window(8) },
-        None,
-    );
-}
-
-#[test]
-fn h2o() {
-    check(Method::h2o(), Some(1));
+checks! {
+    full: (ALL, Method::full(), None);
+    local_window: (ALL, Method::local_window(), Some(1));
+    streaming_llm: (ALL, Method::streaming_llm(), Some(1));
+    sinks_and_window_at_written_positions:
+        (ALL, Method { positions: Positions::Written, ..Method::streaming_llm() }, Some(1));
+    /// The same as held encoded.
+    deferred_positions:
+        (ALL, Method { positions: Positions::Deferred, ..Method::h2o() }, Some(1)),
+        (F32, Method { positions: Positions::Deferred, ..Method::snapkv().with_window(8) }, None);
+    h2o: (ALL, Method::h2o(), Some(1));
+    tova: (ALL, Method::tova(), Some(1));
+    snapkv: (ALL, Method::snapkv().with_window(8), None);
+    roco: (ALL, Method { recent: Recent::Tokens(3), ..few_sinks(Method::roco()) }, Some(1));
+    pyramidkv: (ALL, Method::pyramidkv().with_window(5), None);
+    cake: (ALL, Method::cake().with_window(5), None);
+    adakv: (ALL, Method::adakv().with_window(5), None);
+    headkv: (ALL, Method::headkv().with_window(5), None);
+    compresskv: (ALL, compresskv_of(HeadScore::Semantic, Pick::Top(2)), None);
+    cam: (ALL, Method::cam(), Some(1));
+    kvmerger: (ALL, Method::kvmerger(), Some(3));
+    d2o: (ALL, few_sinks(Method::d2o()), Some(1));
+    d2o_uniform: (ALL, Method { allocate: Allocate::Uniform, ..few_sinks(Method::d2o()) }, Some(1));
+    ems: (ALL, ems_of(2.0, 0.6, Rotate::Own), Some(1));
+    ems_at_the_centers_positions: (ALL, ems_of(4.0, 0.5, Rotate::Center), Some(1));
+    fp8: (ALL, Method::fp8(), None);
+    snapkv_kivi: (ALL, quantized(Method::snapkv().with_window(8), 2), None);
+    compresskv_kivi: (ALL, quantized(compresskv_of(HeadScore::Semantic, Pick::Top(2)), 4), None);
+    /// Kept tokens are quantized anew whenever something is dropped.
+    h2o_kivi: (ALL, quantized(Method::h2o(), 4), Some(1));
+    random:
+        (ALL, Method::random(), None),
+        (F32, Method { score: Score::Random { seed: 9 }, ..Method::random() }, Some(1));
+    knorm:
+        (ALL, Method::knorm(), None),
+        (F32, Method::knorm(), Some(2));
+    keydiff:
+        (ALL, Method::keydiff(), None),
+        (F32, few_sinks(Method::keydiff()), Some(3));
+    keydiff_adakv: (F32, Method::keydiff_adakv(), None);
+    finch:
+        (ALL, Method::finch().with_window(4), None),
+        (F32, Method::finch().with_window(3), Some(3));
+    ems_with_positions:
+        (ALL, Method { positions: Positions::Written, ..ems_of(2.0, 0.6, Rotate::Own) }, Some(1));
+    /// Ranks in a partition hang on all of its scores: half precision would swap some.
+    lagkv:
+        (F32, scored(Score::LagRelative { lag: 5 }, few_sinks(Method::lagkv())), Some(2)),
+        (F32, scored(Score::LagRelative { lag: 5 }, few_sinks(Method::lagkv())), None);
+    cur:
+        (ALL, scored(Score::Cur { window: 6 }, few_sinks(Method::cur())), None),
+        (F32, scored(Score::Cur { window: 6 }, few_sinks(Method::cur())), Some(2));
+    leverage:
+        (F32, compactor_of(Score::Leverage { ridge: 0.01 }), None),
+        (F32, compactor_of(Score::Leverage { ridge: 0.01 }), Some(2));
+    q_filter:
+        (NOT_BF16, Method::q_filter(), None),
+        (F32, few_sinks(Method::q_filter()), Some(3)),
+        (F32, Method { positions: Positions::Deferred, ..Method::q_filter() }, None);
 }
 
 #[test]
 fn h2o_mean() {
     let score = Score::Accumulated { mean: true };
-    check(Method { score, recent: Recent::Tokens(0), ..Method::h2o() }, Some(1));
-}
-
-#[test]
-fn tova() {
-    check(Method::tova(), Some(1));
-}
-
-#[test]
-fn snapkv() {
-    check(Method::snapkv().with_window(8), None);
+    check(ALL, Method { score, recent: Recent::Tokens(0), ..Method::h2o() }, Some(1));
 }
 
 #[test]
 fn snapkv_max_pool() {
     let window = Window { window: 5, pool: Some(Pool::Max(7)), heads: Heads::Group };
-    check(Method { score: Score::Window(window), ..Method::snapkv().with_window(5) }, None);
-}
-
-#[test]
-fn roco() {
-    check(Method { recent: Recent::Tokens(3), ..few_sinks(Method::roco()) }, Some(1));
-}
-
-#[test]
-fn pyramidkv() {
-    check(Method::pyramidkv().with_window(5), None);
+    check(ALL, Method { score: Score::Window(window), ..Method::snapkv().with_window(5) }, None);
 }
 
 /// Where fewer entries are there than the first layer could have.
 #[test]
 fn pyramidkv_flat() {
     let allocate = Allocate::Pyramid { beta: 2.5 };
-    check_in(&[DType::F32], Method { allocate, ..Method::pyramidkv().with_window(3) }, Some(1));
-}
-
-#[test]
-fn cake() {
-    check(Method::cake().with_window(5), None);
+    check(F32, Method { allocate, ..Method::pyramidkv().with_window(3) }, Some(1));
 }
 
 #[test]
 fn cake_temperatures() {
     let allocate = Allocate::Preference { window: 5, tau1: 2.0, tau2: 0.7 };
-    check_in(&[DType::F32], Method { allocate, ..Method::cake().with_window(5) }, Some(2));
-}
-
-#[test]
-fn adakv() {
-    check(Method::adakv().with_window(5), None);
+    check(F32, Method { allocate, ..Method::cake().with_window(5) }, Some(2));
 }
 
 /// With a share of the budget that every head is sure of, in decoding too.
 #[test]
 fn adakv_floor() {
     let allocate = Allocate::HeadAdaptive { floor: 0.5, by: None, layers: None };
-    check(Method { allocate, ..Method::adakv().with_window(5) }, None);
-    check_in(&[DType::F32], Method { allocate, ..Method::adakv().with_window(5) }, Some(2));
+    check(ALL, Method { allocate, ..Method::adakv().with_window(5) }, None);
+    check(F32, Method { allocate, ..Method::adakv().with_window(5) }, Some(2));
 }
 
 #[test]
 fn adakv_of_accumulated_attention() {
     let allocate = Method::adakv().allocate;
-    check(Method { allocate, recent: Recent::Tokens(4), ..few_sinks(Method::h2o()) }, Some(1));
-}
-
-#[test]
-fn headkv() {
-    check(Method::headkv().with_window(5), None);
+    check(ALL, Method { allocate, recent: Recent::Tokens(4), ..few_sinks(Method::h2o()) }, Some(1));
 }
 
 #[test]
 fn headkv_by_another_score() {
     let allocate = Allocate::HeadProfile { beta: 1.01, scores: HeadScore::CopyPaste };
-    check_in(&[DType::F32], Method { allocate, ..Method::headkv().with_window(4) }, Some(2));
+    check(F32, Method { allocate, ..Method::headkv().with_window(4) }, Some(2));
 }
 
 /// CompressKV of few heads, windows and tokens.
@@ -279,18 +284,13 @@ fn compresskv_of(scores: HeadScore, pick: Pick) -> Method {
 }
 
 #[test]
-fn compresskv() {
-    check(compresskv_of(HeadScore::Semantic, Pick::Top(2)), None);
-}
-
-#[test]
 fn compresskv_adaptive() {
     let pick = Pick::Adaptive { threshold: 0.3, least: 1 };
-    check(compresskv_of(HeadScore::CopyPaste, pick), None);
+    check(ALL, compresskv_of(HeadScore::CopyPaste, pick), None);
     let pick = Pick::Adaptive { threshold: 0.99, least: 3 };
     let method = compresskv_of(HeadScore::HeadKv, pick);
     let allocate = Allocate::ErrorAware(ErrorAware { least: 6, most: 1.25 });
-    check_in(&[DType::F32], Method { allocate, ..method }, Some(2));
+    check(F32, Method { allocate, ..method }, Some(2));
 }
 
 #[test]
@@ -298,32 +298,22 @@ fn compresskv_adakv() {
     let by = Window { window: 4, pool: Some(Pool::Average(5)), heads: Heads::Group };
     for layers in [None, Some(ErrorAware { least: 8, most: 3.0 })] {
         let allocate = Allocate::HeadAdaptive { floor: 0.5, by: Some(by), layers };
-        check(Method { allocate, ..compresskv_of(HeadScore::Semantic, Pick::Top(2)) }, None);
+        check(ALL, Method { allocate, ..compresskv_of(HeadScore::Semantic, Pick::Top(2)) }, None);
     }
 }
 
 #[test]
 fn compresskv_headkv() {
     let allocate = Method::headkv().allocate;
-    check(Method { allocate, ..compresskv_of(HeadScore::Semantic, Pick::Top(2)) }, None);
-}
-
-#[test]
-fn cam() {
-    check(Method::cam(), Some(1));
+    check(ALL, Method { allocate, ..compresskv_of(HeadScore::Semantic, Pick::Top(2)) }, None);
 }
 
 #[test]
 fn cam_of_few_tokens() {
     for prompts in [false, true] {
         let reduce = Reduce::ValueMerge { window: 4, seed: 5, prompts };
-        check(Method { reduce, ..Method::cam() }, Some(1));
+        check(ALL, Method { reduce, ..Method::cam() }, Some(1));
     }
-}
-
-#[test]
-fn kvmerger() {
-    check(Method::kvmerger(), Some(3));
 }
 
 #[test]
@@ -338,9 +328,9 @@ fn kvmerger_options() {
         };
         Method { reduce, recent: Recent::Share(0.229), ..Method::kvmerger() }
     };
-    check(merge(None, Sigma::Adaptive, false), Some(1));
-    check(merge(Some(0.2), Sigma::Fixed(2.0), true), Some(3));
-    check_in(&[DType::F32], few_sinks(merge(Some(0.1), Sigma::Adaptive, true)), Some(1));
+    check(ALL, merge(None, Sigma::Adaptive, false), Some(1));
+    check(ALL, merge(Some(0.2), Sigma::Fixed(2.0), true), Some(3));
+    check(F32, few_sinks(merge(Some(0.1), Sigma::Adaptive, true)), Some(1));
 }
 
 /// The width of Eq. 6, equal weights (Figure 3c), and other pivots (Table 4).
@@ -354,18 +344,8 @@ fn kvmerger_ablations() {
         let scale_values = false;
         let reduce =
             Reduce::GaussianMerge { protect: 0.1, threshold: None, sigma, scale_values, pivot };
-        check_in(&[DType::F32], Method { reduce, ..Method::kvmerger() }, Some(3));
+        check(F32, Method { reduce, ..Method::kvmerger() }, Some(3));
     }
-}
-
-#[test]
-fn d2o() {
-    check(few_sinks(Method::d2o()), Some(1));
-}
-
-#[test]
-fn d2o_uniform() {
-    check(Method { allocate: Allocate::Uniform, ..few_sinks(Method::d2o()) }, Some(1));
 }
 
 #[test]
@@ -377,7 +357,7 @@ fn d2o_shares() {
         (Share::ExponentialDecay, true),
     ] {
         let allocate = Allocate::VarianceShare { share, normalize };
-        check_in(&[DType::F32], Method { allocate, ..few_sinks(Method::d2o()) }, Some(2));
+        check(F32, Method { allocate, ..few_sinks(Method::d2o()) }, Some(2));
     }
 }
 
@@ -391,7 +371,7 @@ fn d2o_ablations() {
         (true, Compare::Each, true),
     ] {
         let reduce = Reduce::EmaMerge { beta: 0.7, all, compare, average };
-        check_in(&[DType::F32], Method { reduce, ..few_sinks(Method::d2o()) }, Some(1));
+        check(F32, Method { reduce, ..few_sinks(Method::d2o()) }, Some(1));
     }
 }
 
@@ -425,45 +405,28 @@ fn ems_ablations() {
         reduce(f64::INFINITY, Redundancy::Both, false),
         reduce(2.0, Redundancy::Both, true),
     ] {
-        check_in(&[DType::F32], method, Some(1));
+        check(F32, method, Some(1));
     }
-}
-
-#[test]
-fn ems() {
-    check(ems_of(2.0, 0.6, Rotate::Own), Some(1));
-}
-
-#[test]
-fn ems_at_the_centers_positions() {
-    check(ems_of(4.0, 0.5, Rotate::Center), Some(1));
-}
-
-#[test]
-fn ems_with_positions() {
-    let positions = Positions::Written;
-    check(Method { positions, ..ems_of(2.0, 0.6, Rotate::Own) }, Some(1));
 }
 
 /// Members are dropped, or nothing is merged at all.
 #[test]
 fn ems_of_few_members() {
     for (gamma, tau) in [(1.25, 0.3), (1.0, 0.6), (2.0, 1.0)] {
-        check_in(&[DType::F32], ems_of(gamma, tau, Rotate::Own), Some(1));
+        check(F32, ems_of(gamma, tau, Rotate::Own), Some(1));
     }
 }
 
 #[test]
 fn ems_pyramidkv() {
     let allocate = Allocate::Pyramid { beta: 4.0 };
-    let dtypes = [DType::F32, DType::F16];
-    check_in(&dtypes, Method { allocate, ..ems_of(2.0, 0.6, Rotate::Own) }, Some(1));
+    check(NOT_BF16, Method { allocate, ..ems_of(2.0, 0.6, Rotate::Own) }, Some(1));
 }
 
 #[test]
 fn ems_cake() {
     let allocate = Allocate::Preference { window: 5, tau1: 1.0, tau2: 1.0 };
-    check_in(&[DType::F32], Method { allocate, ..ems_of(2.0, 0.6, Rotate::Own) }, Some(3));
+    check(F32, Method { allocate, ..ems_of(2.0, 0.6, Rotate::Own) }, Some(3));
 }
 
 /// Quantized in groups of 32 bits, the last 6 tokens as they are.
@@ -475,78 +438,15 @@ fn quantized(method: Method, bits: u32) -> Method {
 #[test]
 fn kivi() {
     for bits in [1, 2, 4, 8] {
-        check(quantized(Method::full(), bits), None);
+        check(ALL, quantized(Method::full(), bits), None);
     }
-}
-
-#[test]
-fn fp8() {
-    check(Method::fp8(), None);
 }
 
 /// Groups of more numbers than a head has channels.
 #[test]
 fn kivi_wide_groups() {
     let store = Store::Quantized { bits: 4, group: 24, residual: 3 };
-    check_in(&[DType::F32], Method { store, ..Method::full() }, None);
-}
-
-#[test]
-fn snapkv_kivi() {
-    check(quantized(Method::snapkv().with_window(8), 2), None);
-}
-
-#[test]
-fn compresskv_kivi() {
-    check(quantized(compresskv_of(HeadScore::Semantic, Pick::Top(2)), 4), None);
-}
-
-/// Kept tokens are quantized anew whenever something is dropped.
-#[test]
-fn h2o_kivi() {
-    check(quantized(Method::h2o(), 4), Some(1));
-}
-
-#[test]
-fn random() {
-    check(Method::random(), None);
-    check_in(
-        &[DType::F32],
-        Method { score: Score::Random { seed: 9 }, ..Method::random() },
-        Some(1),
-    );
-}
-
-#[test]
-fn knorm() {
-    check(Method::knorm(), None);
-    check_in(&[DType::F32], Method::knorm(), Some(2));
-}
-
-#[test]
-fn keydiff() {
-    check(Method::keydiff(), None);
-    check_in(&[DType::F32], few_sinks(Method::keydiff()), Some(3));
-}
-
-#[test]
-fn keydiff_adakv() {
-    check_in(&[DType::F32], Method::keydiff_adakv(), None);
-}
-
-/// Ranks in a partition hang on all of its scores: half precision would swap some.
-#[test]
-fn lagkv() {
-    let score = Score::LagRelative { lag: 5 };
-    check_in(&[DType::F32], Method { score, ..few_sinks(Method::lagkv()) }, Some(2));
-    check_in(&[DType::F32], Method { score, ..few_sinks(Method::lagkv()) }, None);
-}
-
-#[test]
-fn cur() {
-    let score = Score::Cur { window: 6 };
-    check(Method { score, ..few_sinks(Method::cur()) }, None);
-    check_in(&[DType::F32], Method { score, ..few_sinks(Method::cur()) }, Some(2));
+    check(F32, Method { store, ..Method::full() }, None);
 }
 
 /// Compactor's stages with few sinks, in chunks of 7.
@@ -555,18 +455,11 @@ fn compactor_of(score: Score) -> Method {
 }
 
 #[test]
-fn leverage() {
-    let method = compactor_of(Score::Leverage { ridge: 0.01 });
-    check_in(&[DType::F32], method, None);
-    check_in(&[DType::F32], method, Some(2));
-}
-
-#[test]
 fn non_causal() {
     let score = Score::Chunk { chunk: 7, pool: Some(Pool::Average(3)) };
-    check_in(&[DType::F32, DType::F16], compactor_of(score), None);
+    check(NOT_BF16, compactor_of(score), None);
     for positions in [Positions::Written, Positions::InCache] {
-        check_in(&[DType::F32], Method { positions, ..compactor_of(score) }, Some(3));
+        check(F32, Method { positions, ..compactor_of(score) }, Some(3));
     }
 }
 
@@ -575,7 +468,7 @@ fn compactor() {
     let pool = Some(Pool::Average(3));
     for (blend, every) in [(None, None), (Some(0.35), Some(4))] {
         let score = Score::Compactor { ridge: 0.01, chunk: 7, pool, blend };
-        check_in(&[DType::F32], compactor_of(score), every);
+        check(F32, compactor_of(score), every);
     }
 }
 
@@ -583,26 +476,26 @@ fn compactor() {
 fn expected_attention() {
     let score = |epsilon| Score::Expected { future: 20, epsilon };
     let method = Method { score: score(0.0), ..few_sinks(Method::expected_attention()) };
-    check_in(&[DType::F32, DType::F16], method, None);
+    check(NOT_BF16, method, None);
     let method = Method { score: score(0.01), ..few_sinks(Method::expected_attention()) };
-    check_in(&[DType::F32], method, Some(3));
-    check_in(&[DType::F32], Method { positions: Positions::InCache, ..method }, Some(2));
-    check_in(&[DType::F32], Method { positions: Positions::Deferred, ..method }, None);
+    check(F32, method, Some(3));
+    check(F32, Method { positions: Positions::InCache, ..method }, Some(2));
+    check(F32, Method { positions: Positions::Deferred, ..method }, None);
 }
 
 #[test]
 fn expected_attention_adakv() {
     let score = Score::Expected { future: 20, epsilon: 0.01 };
     let method = Method { score, ..few_sinks(Method::expected_attention_adakv()) };
-    check_in(&[DType::F32], method, None);
-    check_in(&[DType::F32], method, Some(3));
+    check(F32, method, None);
+    check(F32, method, Some(3));
 }
 
 #[test]
 fn capkv() {
     let score = Score::Capacity { future: 20, tau: 5.0 };
-    check_in(&[DType::F32, DType::F16], Method { score, ..few_sinks(Method::capkv()) }, None);
-    check_in(&[DType::F32], Method { score, ..few_sinks(Method::capkv()) }, Some(3));
+    check(NOT_BF16, Method { score, ..few_sinks(Method::capkv()) }, None);
+    check(F32, Method { score, ..few_sinks(Method::capkv()) }, Some(3));
 }
 
 #[test]
@@ -611,8 +504,8 @@ fn rkv() {
     for lambda in [0.07, 0.5] {
         let score = Score::Redundancy { window, lambda };
         let method = Method { score, recent: Recent::Tokens(4), ..Method::rkv() };
-        check_in(&[DType::F32], method, Some(5));
-        check_in(&[DType::F32], method, None);
+        check(F32, method, Some(5));
+        check(F32, method, None);
     }
 }
 
@@ -621,17 +514,11 @@ fn chunkkv() {
     let window = Window { window: 4, pool: Some(Pool::Average(3)), heads: Heads::Group };
     let chunks = |length, inner| Score::Chunks { length, inner };
     let score = chunks(3, Inner::Window(window));
-    check_in(&[DType::F32], Method { score, recent: Recent::Tokens(4), ..Method::chunkkv() }, None);
+    check(F32, Method { score, recent: Recent::Tokens(4), ..Method::chunkkv() }, None);
     let score = chunks(4, Inner::KeyDifference);
-    check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
+    check(F32, Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
     let score = chunks(3, Inner::KeyNorm);
-    check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff_adakv()) }, None);
-}
-
-#[test]
-fn finch() {
-    check(Method::finch().with_window(4), None);
-    check_in(&[DType::F32], Method::finch().with_window(3), Some(3));
+    check(F32, Method { score, ..few_sinks(Method::keydiff_adakv()) }, None);
 }
 
 #[test]
@@ -639,14 +526,14 @@ fn entropy_gated() {
     let window = Window { window: 4, pool: Some(Pool::Average(3)), heads: Heads::Group };
     let gated = |length, few, inner| Score::Gated { length, few, inner };
     let score = gated(4, 2, Inner::Window(window));
-    check_in(&[DType::F32], Method { score, recent: Recent::Tokens(4), ..Method::chunkkv() }, None);
+    check(F32, Method { score, recent: Recent::Tokens(4), ..Method::chunkkv() }, None);
     let score = gated(5, 1, Inner::KeyDifference);
-    check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
+    check(F32, Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
     // Places in an order say nothing about heads: these are compared by what the window attends to.
     let score = gated(3, 2, Inner::KeyNorm);
     let allocate = Allocate::HeadAdaptive { floor: 0.2, by: Some(window), layers: None };
     let method = Method { score, allocate, recent: Recent::Tokens(4), ..Method::adakv() };
-    check_in(&[DType::F32], method, None);
+    check(F32, method, None);
 }
 
 #[test]
@@ -654,9 +541,9 @@ fn criticalkv() {
     let window = Window { window: 4, pool: Some(Pool::Average(3)), heads: Heads::Group };
     let critical = |inner, first| Score::Critical { inner, first, epsilon: 1e-4 };
     let score = critical(Inner::Window(window), 0.5);
-    check_in(&[DType::F32], Method { score, recent: Recent::Tokens(4), ..Method::snapkv() }, None);
+    check(F32, Method { score, recent: Recent::Tokens(4), ..Method::snapkv() }, None);
     let score = critical(Inner::KeyDifference, 0.7);
-    check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
+    check(F32, Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
 }
 
 #[test]
@@ -664,37 +551,25 @@ fn dropkv() {
     for pool in [None, Some(Pool::Average(3))] {
         let score = Score::Drop { window: 4, pool };
         let method = Method { score, recent: Recent::Tokens(4), ..Method::dropkv() };
-        check_in(&[DType::F32], method, None);
-        check_in(&[DType::F32], method, Some(3));
+        check(F32, method, None);
+        check(F32, method, Some(3));
     }
-}
-
-#[test]
-fn q_filter() {
-    check_in(&[DType::F32, DType::F16], Method::q_filter(), None);
-    check_in(&[DType::F32], few_sinks(Method::q_filter()), Some(3));
-    let positions = Positions::Deferred;
-    check_in(&[DType::F32], Method { positions, ..Method::q_filter() }, None);
 }
 
 #[test]
 fn triattention() {
     let score = Score::Trigonometric { future: 60 };
     let method = Method { score, recent: Recent::Tokens(2), ..Method::triattention() };
-    check_in(&[DType::F32], method, None);
-    check_in(&[DType::F32], method, Some(3));
-    check_in(&[DType::F32], Method { positions: Positions::Deferred, ..method }, None);
+    check(F32, method, None);
+    check(F32, method, Some(3));
+    check(F32, Method { positions: Positions::Deferred, ..method }, None);
 }
 
 #[test]
 fn layer_ratios() {
     let allocate = Allocate::LayerRatios([0.3, 0.75]);
     for method in [Method::keydiff(), Method::h2o()] {
-        check_in(
-            &[DType::F32],
-            Method { allocate, recent: Recent::Tokens(2), ..few_sinks(method) },
-            Some(3),
-        );
+        check(F32, Method { allocate, recent: Recent::Tokens(2), ..few_sinks(method) }, Some(3));
     }
 }
 
@@ -703,8 +578,8 @@ fn above_a_threshold() {
     let method = Method { recent: Recent::Tokens(3), ..few_sinks(Method::knorm()) };
     for threshold in [-4.0, -3.0, 0.0] {
         let allocate = Allocate::AboveThreshold(threshold);
-        check_in(&[DType::F32], Method { allocate, ..method }, None);
-        check_in(&[DType::F32], Method { allocate, ..method }, Some(3));
+        check(F32, Method { allocate, ..method }, None);
+        check(F32, Method { allocate, ..method }, Some(3));
     }
 }
 
@@ -712,8 +587,8 @@ fn above_a_threshold() {
 fn block_wise() {
     for inner in [Inner::KeyDifference, Inner::KeyNorm] {
         let score = Score::Blocks { length: 5, inner };
-        check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, None);
-        check_in(&[DType::F32], Method { score, ..Method::keydiff() }, Some(3));
+        check(F32, Method { score, ..few_sinks(Method::keydiff()) }, None);
+        check(F32, Method { score, ..Method::keydiff() }, Some(3));
     }
 }
 
@@ -722,7 +597,7 @@ fn block_wise() {
 fn simlayerkv() {
     for (threshold, window) in [(0.45, 1), (0.55, 3), (0.0, 2)] {
         let allocate = Allocate::LazyLayers { threshold, window };
-        check_in(&[DType::F32], Method { allocate, ..few_sinks(Method::simlayerkv()) }, None);
+        check(F32, Method { allocate, ..few_sinks(Method::simlayerkv()) }, None);
     }
 }
 
@@ -730,11 +605,7 @@ fn simlayerkv() {
 fn duoattention() {
     for tokens in [4, 9, 20] {
         let allocate = Allocate::StreamingHeads { tokens };
-        check_in(
-            &[DType::F32, DType::F16],
-            Method { allocate, ..few_sinks(Method::duoattention()) },
-            None,
-        );
+        check(NOT_BF16, Method { allocate, ..few_sinks(Method::duoattention()) }, None);
     }
 }
 
@@ -745,21 +616,16 @@ fn the_first_prompt_only() {
     let expected = Method { score, ..few_sinks(Method::expected_attention()) };
     for method in [Method::snapkv().with_window(5), expected, Method::cake().with_window(5)] {
         for decode_every in [None, Some(3)] {
-            let script = Script {
-                turns: vec![
-                    chunked(&[40, 23], &[16, 24]),
-                    prompt(&[7, 9]),
-                    Turn::Decode(4),
-                    chunked(&[12, 3], &[8, 4]),
-                    Turn::Decode(4),
-                ],
-                budget: Budget::Tokens(16),
-                prefill: Prefill::FirstPrompt,
-                decode_every,
-            };
-            let settings = settings((4, 2), 16, method, &script);
-            let session = Session { settings, turns: script.turns, dtype: DType::F32, seed: 12 };
-            session.check(&briquette_tests::backends::host());
+            let turns = vec![
+                chunked(&[40, 23], &[16, 24]),
+                prompt(&[7, 9]),
+                Turn::Decode(4),
+                chunked(&[12, 3], &[8, 4]),
+                Turn::Decode(4),
+            ];
+            let script =
+                Script { prefill: Prefill::FirstPrompt, ..Script::new(turns, decode_every) };
+            session((4, 2), 16, method, &script, 12).check(&host());
         }
     }
 }
@@ -779,16 +645,10 @@ fn a_second_prompt_of_one_token() {
                 (1, chunked(&[6], &[5, 1])),
             ] {
                 let first = prompt(&vec![30; rows]);
-                let script = Script {
-                    turns: vec![first, Turn::Decode(2), second, Turn::Decode(2)],
-                    budget: Budget::Tokens(16),
-                    prefill: Prefill::AtEnd,
-                    decode_every,
-                };
-                let settings = settings((4, 2), 16, method, &script);
-                let (turns, dtype) = (script.turns, DType::F32);
+                let turns = vec![first, Turn::Decode(2), second, Turn::Decode(2)];
                 println!("{}, {turns:?}", backend.name);
-                Session { settings, turns, dtype, seed: 15 }.check(&backend.device);
+                let script = Script::new(turns, decode_every);
+                session((4, 2), 16, method, &script, 15).check(&backend.device);
             }
         }
     }
@@ -875,14 +735,8 @@ fn default_parameters() {
                 Store::Fp8 => vec![prompt(&[40, 18]), Turn::Decode(30)],
             };
             let script = Script { turns, budget: Budget::Tokens(48), prefill, decode_every };
-            let session = Session {
-                settings: settings((4, 2), 32, method, &script),
-                turns: script.turns,
-                dtype: DType::F32,
-                seed: 7,
-            };
             println!("{}, {}", backend.name, method.name);
-            session.check(&backend.device);
+            session((4, 2), 32, method, &script, 7).check(&backend.device);
         }
     }
 }
@@ -890,7 +744,6 @@ fn default_parameters() {
 /// Another softmax scale, another RoPE base, and no positions at all.
 #[test]
 fn scale_and_encoding() {
-    let device = briquette_tests::backends::host();
     for encoding in [Encoding::None, Encoding::Rotary { theta: 100.0 }] {
         for method in [
             Method::tova(),
@@ -898,14 +751,9 @@ fn scale_and_encoding() {
             few_sinks(Method::d2o()),
             ems_of(2.0, 0.6, Rotate::Own),
         ] {
-            let script = &scripts(Some(1))[0];
-            let session = Session {
-                settings: Settings { scale: 0.6, encoding, ..settings((4, 2), 8, method, script) },
-                turns: script.turns.clone(),
-                dtype: DType::F32,
-                seed: 11,
-            };
-            session.check(&device);
+            let mut session = session((4, 2), 8, method, &scripts(Some(1))[0], 11);
+            (session.settings.scale, session.settings.encoding) = (0.6, encoding);
+            session.check(&host());
         }
     }
 }
@@ -913,7 +761,6 @@ fn scale_and_encoding() {
 /// More layers than two, of which some keep all they have and others share what is left.
 #[test]
 fn many_layers() {
-    let device = briquette_tests::backends::host();
     for method in [
         Method::pyramidkv().with_window(5),
         Method::cake().with_window(5),
@@ -926,13 +773,11 @@ fn many_layers() {
         },
     ] {
         for (index, script) in scripts(Some(1)).iter().enumerate() {
-            let layers = 5;
-            let profile = draw_profile(6, layers, 4);
-            let settings = Settings { layers, profile, ..settings((4, 2), 16, method, script) };
-            let seed = 50 + index as u64;
+            let mut session = session((4, 2), 16, method, script, 50 + index as u64);
+            session.settings.layers = 5;
+            session.settings.profile = draw_profile(6, 5, 4);
             println!("{}, script {index}", method.name);
-            Session { settings, turns: script.turns.clone(), dtype: DType::F32, seed }
-                .check(&device);
+            session.check(&host());
         }
     }
 }
@@ -940,23 +785,13 @@ fn many_layers() {
 /// The reference's own cache against attention without any cache.
 #[test]
 fn full_cache_is_dense_attention() {
-    let script = Script {
-        turns: vec![chunked(&[20, 13], &[9, 11])],
-        budget: Budget::Tokens(1),
-        prefill: Prefill::Never,
-        decode_every: None,
-    };
-    let session = Session {
-        settings: settings((4, 2), 8, Method::full(), &script),
-        turns: script.turns,
-        dtype: DType::F32,
-        seed: 3,
-    };
+    let script =
+        Script { prefill: Prefill::Never, ..Script::new(vec![chunked(&[20, 13], &[9, 11])], None) };
+    let session = session((4, 2), 8, Method::full(), &script, 3);
     for (row, padding) in session.traces().iter().zip([0, 7]) {
-        let (mut q, mut k, mut v) = (vec![vec![vec![9.0; 8]; padding]; 4], vec![], vec![]);
-        k.resize(2, vec![vec![9.0; 8]; padding]);
-        v.resize(2, vec![vec![9.0; 8]; padding]);
-        let mut outputs = vec![vec![vec![0.0; 8]; padding]; 4];
+        let padded = |number: f64, heads| vec![vec![vec![number; 8]; padding]; heads];
+        let [mut q, mut k, mut v] = [4, 2, 2].map(|heads| padded(9.0, heads));
+        let mut outputs = padded(0.0, 4);
         for call in &row[0].calls {
             let append = |to: &mut Vec<Vec<Vec<f64>>>, from: &[Vec<Vec<f64>>]| {
                 to.iter_mut().zip(from).for_each(|(to, from)| to.extend_from_slice(from));
@@ -966,14 +801,8 @@ fn full_cache_is_dense_attention() {
             append(&mut v, &call.tokens.v);
             append(&mut outputs, &call.outputs);
         }
-        let dense = attention::dense(
-            &q,
-            &k,
-            &v,
-            padding,
-            session.settings.encoding,
-            session.settings.scale,
-        );
+        let Settings { encoding, scale, .. } = session.settings;
+        let dense = attention::dense(&q, &k, &v, padding, encoding, scale);
         compare(&outputs, &dense, 1e-12, "the reference against itself");
     }
     assert_eq!(tolerance(DType::F32), 1e-4);

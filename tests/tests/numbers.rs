@@ -38,14 +38,18 @@ fn constant(number: f32, heads: usize, tokens: usize, device: &Device) -> Tensor
     Tensor::full([ROWS, heads, tokens, SHAPE.head_dim], number, device)
 }
 
+fn qkv(noise: &mut Noise, tokens: usize, device: &Device) -> [Tensor<4>; 3] {
+    [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads]
+        .map(|heads| noise.tensor([ROWS, heads, tokens, SHAPE.head_dim], device))
+}
+
 fn host_numbers(tensor: Tensor<4>) -> Vec<f32> {
     tensor.try_into_vec_as::<f32>().unwrap()
 }
 
 /// Gives these tokens, in one call.
-fn give(cache: &mut KvCache, qkv: [Tensor<4>; 3]) -> Vec<f32> {
+fn give(cache: &mut KvCache, [q, k, v]: [Tensor<4>; 3]) -> Vec<f32> {
     let name = cache.policy().name().to_owned();
-    let [q, k, v] = qkv;
     let output = cache.attend(0, q, k, v, &NoPositionEncoding);
     host_numbers(output.unwrap_or_else(|error| panic!("{name}: {error}")))
 }
@@ -71,18 +75,15 @@ fn equal_keys_are_attended_to_alike() {
                     let what = format!("{}, {dtype:?}, {}, key {key}", backend.name, policy.name());
                     let mut cache = cache(policy.clone(), dtype, device);
                     let tokens = BUDGET + 24;
-                    let qkv = |noise: &mut Noise, tokens| {
-                        let dims = |heads| [ROWS, heads, tokens, SHAPE.head_dim];
-                        [
-                            noise.tensor(dims(SHAPE.query_heads), device),
-                            constant(key, SHAPE.kv_heads, tokens, device),
-                            constant(0.25, SHAPE.kv_heads, tokens, device),
-                        ]
-                    };
                     let mut noise = Noise::new(1);
-                    let mut outputs = give(&mut cache, qkv(&mut noise, tokens));
-                    for _ in 0..4 {
-                        outputs.extend(give(&mut cache, qkv(&mut noise, 1)));
+                    let mut outputs = Vec::new();
+                    for new in [tokens, 1, 1, 1, 1] {
+                        let qkv = [
+                            noise.tensor([ROWS, SHAPE.query_heads, new, SHAPE.head_dim], device),
+                            constant(key, SHAPE.kv_heads, new, device),
+                            constant(0.25, SHAPE.kv_heads, new, device),
+                        ];
+                        outputs.extend(give(&mut cache, qkv));
                     }
                     // Merged values are sums with weights that add up to one, or in CaM's case to
                     // more.
@@ -114,16 +115,9 @@ fn products_beyond_half_precision_decide() {
                     (0..tokens).map(|token| 100.0 + 4.0 * token as f32).collect();
                 let one_hot: Vec<f32> = (0..tokens).map(|token| token as f32 / 32.0).collect();
                 let of = |numbers: &[f32], heads: usize| -> Tensor<4> {
-                    let column = Tensor::<1>::from_data(
-                        TensorData::new(numbers.to_vec(), [numbers.len()]),
-                        device,
-                    );
-                    column.reshape([1, 1, numbers.len(), 1]).expand([
-                        ROWS,
-                        heads,
-                        numbers.len(),
-                        SHAPE.head_dim,
-                    ])
+                    let column = TensorData::new(numbers.to_vec(), [1, 1, tokens, 1]);
+                    let column = Tensor::<4>::from_data(column, device);
+                    column.expand([ROWS, heads, tokens, SHAPE.head_dim])
                 };
                 let qkv = [
                     constant(200.0, SHAPE.query_heads, tokens, device),
@@ -156,9 +150,7 @@ fn rows_that_are_masked_whole_are_numbers() {
             cache.begin_prompt(Prompt::new(50).left_padding(vec![49, 3])).unwrap();
             let mut noise = Noise::new(2);
             for tokens in [20, 30, 1, 1] {
-                let [q, k, v] = [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads]
-                    .map(|heads| noise.tensor([ROWS, heads, tokens, SHAPE.head_dim], device));
-                let outputs = give(&mut cache, [q, k, v]);
+                let outputs = give(&mut cache, qkv(&mut noise, tokens, device));
                 assert!(outputs.iter().all(|found| found.is_finite()), "{what}");
             }
             assert_eq!(cache.tokens_seen(), [3, 49], "{what}");
@@ -176,9 +168,7 @@ fn prompts_of_one_token() {
         let mut noise = Noise::new(3);
         let mut outputs = Vec::new();
         for _ in 0..BUDGET + 6 {
-            let qkv = [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads]
-                .map(|heads| noise.tensor([ROWS, heads, 1, SHAPE.head_dim], device));
-            outputs.extend(give(&mut cache, qkv));
+            outputs.extend(give(&mut cache, qkv(&mut noise, 1, device)));
         }
         (outputs, cache.kept_positions(0).unwrap())
     };
@@ -210,8 +200,7 @@ fn a_nan_that_nobody_looks_for_stays_in_its_row() {
             let mut cache = KvCache::with_config(SHAPE, policy, config, device).unwrap();
             let mut noise = Noise::new(4);
             for (call, tokens) in [BUDGET + 20, 1, 1, 1].into_iter().enumerate() {
-                let [q, k, v] = [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads]
-                    .map(|heads| noise.tensor([ROWS, heads, tokens, SHAPE.head_dim], device));
+                let [q, k, v] = qkv(&mut noise, tokens, device);
                 // A query of the first row, which nothing but its own output and scores come of.
                 let q = match call {
                     1 => q.slice_assign(
@@ -250,14 +239,9 @@ fn padding_alone_behind_fewer_tokens() {
         let device = &backend.device;
         for policy in policies(&backend) {
             let what = format!("{}, {}", backend.name, policy.name());
-            let tokens = |noise: &mut Noise, tokens| {
-                let dims = |heads| [ROWS, heads, tokens, SHAPE.head_dim];
-                let heads = [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads];
-                heads.map(|heads| noise.tensor(dims(heads), device))
-            };
             let mut noise = Noise::new(8);
-            let (first, padding) = (tokens(&mut noise, 1), tokens(&mut noise, 2));
-            let (rest, next) = (tokens(&mut noise, 6), tokens(&mut noise, 1));
+            let [first, padding, rest, next] =
+                [1, 2, 6, 1].map(|tokens| qkv(&mut noise, tokens, device));
             let mut found = cache(policy.clone(), DType::F32, device);
             let mut expected = cache(policy, DType::F32, device);
             give(&mut found, first.clone());

@@ -416,11 +416,10 @@ fn tokens_that_the_device_counts_are_the_same() {
             let mut noise = Noise::new(5);
             let mut cache = KvCache::new(shape, policy, device).unwrap();
             let mut given = |cache: &mut [&mut KvCache], columns: usize| -> Vec<Vec<f32>> {
-                let mut draw = || noise.tensor([2, 2, columns, 64], device);
-                let (queries, keys, values) = (draw(), draw(), draw());
+                let qkv = [(); 3].map(|()| noise.tensor([2, 2, columns, 64], device));
                 let attend = |cache: &mut &mut KvCache| {
-                    let (queries, keys, values) = (queries.clone(), keys.clone(), values.clone());
-                    let output = cache.attend(0, queries, keys, values, &rope).unwrap();
+                    let [q, k, v] = qkv.clone();
+                    let output = cache.attend(0, q, k, v, &rope).unwrap();
                     output.try_into_vec_as::<f32>().unwrap()
                 };
                 cache.iter_mut().map(attend).collect()
@@ -448,8 +447,8 @@ fn tokens_that_the_device_counts_are_the_same() {
                 if step % 29 == 28 {
                     // Of a step that fails nothing is left; the host counts again.
                     let error = Error::LayerOutOfRange { layer: 1, layers: 1 };
-                    let x = noise_of([2, 2, 1, 64], device);
-                    let failed: Result<(), Error> = counted.step(|counted| {
+                    let x = Noise::new(1).tensor([2, 2, 1, 64], device);
+                    let failed: Result<(), Error> = counted.transaction(|counted| {
                         counted.attend(0, x.clone(), x.clone(), x.clone(), &rope)?;
                         Err(error)
                     });
@@ -485,8 +484,4 @@ fn tokens_that_the_device_counts_are_the_same() {
             }
         }
     }
-}
-
-fn noise_of(dims: [usize; 4], device: &Device) -> Tensor<4> {
-    Noise::new(1).tensor(dims, device)
 }

@@ -151,7 +151,10 @@ fn every_budget_of_every_method_is_refused_or_works() {
             cases.push((name, policy, Some(usize::MAX)));
         }
     }
-    let config = |capacity: Option<usize>| CacheConfig { capacity, ..CacheConfig::default() };
+    let config = |capacity: Option<usize>| {
+        let config = CacheConfig::default();
+        capacity.map_or(config.clone(), |columns| config.with_capacity(columns))
+    };
     let cases: Vec<_> = cases
         .into_iter()
         .map(|(name, policy, capacity)| (name, policy, config(capacity)))

@@ -83,7 +83,7 @@ fn policies(backend: &Backend) -> Vec<Policy> {
     // With queries since the last compression, and what knows the first prompt from later ones.
     let decodes = of("expected-attention, decoding", "expected-attention");
     all.push(decodes.with_schedule(Schedule::always(16)));
-    let first = Schedule { prefill: PrefillCompression::FirstPrompt, ..Schedule::prefill_only() };
+    let first = Schedule::prefill_only().with_prefill(PrefillCompression::FirstPrompt);
     all.push(of("first prompt", "snapkv").with_schedule(first));
     all.push(of("append-only", "tova").with_schedule(Schedule::append_only(6, 3, 8)));
     all

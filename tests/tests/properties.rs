@@ -430,7 +430,8 @@ fn capacity_changes_nothing() {
     let policy = || Policy::tova(Budget::Tokens(12));
     let mut kept = Vec::new();
     for capacity in [None, Some(1), Some(13), Some(300)] {
-        let config = CacheConfig { capacity, ..CacheConfig::default() };
+        let config = CacheConfig::default();
+        let config = capacity.map_or(config.clone(), |columns| config.with_capacity(columns));
         let mut last = Vec::new();
         stream(KvCache::with_config(SHAPE, policy(), config, &device).unwrap(), 30, 20, |cache| {
             last = vec![cache.kept_positions(0).unwrap(), cache.kept_positions(1).unwrap()];

@@ -35,27 +35,19 @@ const THETA: f64 = 10_000.0;
 
 /// Queries, keys and values of some tokens of one row and layer.
 struct Tokens {
-    q: Vec<Head>,
-    k: Vec<Head>,
-    v: Vec<Head>,
+    qkv: [Vec<Head>; 3],
     /// Hidden states, `[tokens][HIDDEN]`.
     hidden: Head,
 }
-
-/// Queries, keys, and values.
-const PARTS: [fn(&Tokens) -> &Vec<Head>; 3] = [|t| &t.q, |t| &t.k, |t| &t.v];
 
 fn draw(rng: &mut ChaCha8Rng, tokens: usize) -> Tokens {
     let mut head = |width: usize| -> Head {
         let mut number = || f64::from((rng.random::<f32>() - 0.5) * 4.0);
         (0..tokens).map(|_| (0..width).map(|_| number()).collect()).collect()
     };
-    Tokens {
-        q: (0..SHAPE.query_heads).map(|_| head(SHAPE.head_dim)).collect(),
-        k: (0..SHAPE.kv_heads).map(|_| head(SHAPE.head_dim)).collect(),
-        v: (0..SHAPE.kv_heads).map(|_| head(SHAPE.head_dim)).collect(),
-        hidden: head(HIDDEN),
-    }
+    let qkv = [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads]
+        .map(|heads| (0..heads).map(|_| head(SHAPE.head_dim)).collect());
+    Tokens { qkv, hidden: head(HIDDEN) }
 }
 
 /// Rows as one tensor, shorter ones padded at the left with what must not matter.
@@ -108,13 +100,14 @@ impl Drawn {
     }
 
     fn repeated(&self, part: usize, row: usize, layer: usize, head: usize) -> Repeated<'_> {
-        let (prompt, new) = (&self.prompts[row][layer], &self.parts[part][row][layer]);
+        let [_, keys, values] = &self.prompts[row][layer].qkv;
+        let [new_queries, new_keys, new_values] = &self.parts[part][row][layer].qkv;
         Repeated {
-            keys: &prompt.k[head],
-            values: &prompt.v[head],
-            queries: new.q[head * GROUP..(head + 1) * GROUP].iter().collect(),
-            new_keys: &new.k[head],
-            new_values: &new.v[head],
+            keys: &keys[head],
+            values: &values[head],
+            queries: new_queries[head * GROUP..(head + 1) * GROUP].iter().collect(),
+            new_keys: &new_keys[head],
+            new_values: &new_values[head],
             encoding: Encoding::Rotary { theta: THETA },
             scale: 1.0 / (SHAPE.head_dim as f64).sqrt(),
         }
@@ -132,7 +125,7 @@ impl Drawn {
                         };
                         (0..rows[0].len()).map(|o| output(o).powi(2)).sum::<f64>().sqrt()
                     };
-                    self.prompts[row][layer].v[head].iter().map(length).collect()
+                    self.prompts[row][layer].qkv[2][head].iter().map(length).collect()
                 })
                 .collect();
             let mut scores = Vec::new();
@@ -193,13 +186,15 @@ impl Drawn {
         let mut cache = KvCache::with_config(SHAPE, policy, config, device).unwrap();
         let padding = LENGTHS.iter().map(|length| LENGTHS[0] - length).collect();
         cache.begin_prompt(Prompt::new(LENGTHS[0]).left_padding(padding)).unwrap();
-        let rows = |rows: &[Vec<Tokens>], layer: usize, of: fn(&Tokens) -> &Vec<Head>| {
-            let rows: Vec<&[Head]> = rows.iter().map(|row| &of(&row[layer])[..]).collect();
-            tensor(&rows, device)
+        let qkv = |rows: &[Vec<Tokens>], layer: usize| {
+            [0, 1, 2].map(|part| {
+                let rows: Vec<&[Head]> = rows.iter().map(|row| &row[layer].qkv[part][..]).collect();
+                tensor(&rows, device)
+            })
         };
         let mut itself = cache.policy().needs_unrotated().is_none().then(|| cache.clone());
         for layer in 0..SHAPE.layers {
-            let [q, k, v] = PARTS.map(|of| rows(&self.prompts, layer, of));
+            let [q, k, v] = qkv(&self.prompts, layer);
             if let Some(itself) = &mut itself {
                 let [q, k] = [&q, &k].map(|x| rotated(&rope, x, [0, 0], LENGTHS));
                 itself.attend(layer, q, k, v.clone(), &Rotated).unwrap();
@@ -219,7 +214,7 @@ impl Drawn {
                     part.iter().map(|row| vec![row[layer].hidden.clone()]).collect();
                 let hidden: Vec<&[Head]> = hidden.iter().map(Vec::as_slice).collect();
                 let hidden = tensor(&hidden, device).squeeze_dim::<3>(1);
-                let [q, k, v] = PARTS.map(|of| rows(part, layer, of));
+                let [q, k, v] = qkv(part, layer);
                 if let Some(pass) = &mut its_pass {
                     pass.hidden_states(&hidden);
                     let [q, k] = [&q, &k].map(|x| rotated(&rope, x, LENGTHS, repeats));
@@ -234,12 +229,8 @@ impl Drawn {
                     let expected: Vec<Head> = (0..SHAPE.kv_heads)
                         .flat_map(|head| self.repeated(number, row, layer, head).outputs())
                         .collect();
-                    compare(
-                        &found,
-                        &expected,
-                        tolerance(DType::F32),
-                        &format!("part {number}, row {row}"),
-                    );
+                    let place = format!("part {number}, row {row}");
+                    compare(&found, &expected, tolerance(DType::F32), &place);
                 }
             }
         }
@@ -265,6 +256,32 @@ fn kvzip(normalize: bool, budget: Budget) -> Policy {
     Policy::kvzip(budget).with_sinks(SINKS).with_scorer(score)
 }
 
+/// Holds what a second pass gave to `scores`, row by row, and what is left then to `kept`.
+fn assert_compressed(
+    cache: &mut KvCache,
+    given: &[Tensor<3>],
+    scores: &[Vec<Vec<Vec<f64>>>; 2],
+    kept: [Vec<Vec<Vec<usize>>>; 2],
+    what: &str,
+) {
+    for (layer, given) in given.iter().enumerate() {
+        let columns = given.dims()[2];
+        let given = given.clone().try_into_vec_as::<f32>().unwrap();
+        for (index, found) in given.chunks(columns).enumerate() {
+            let (row, head) = (index / SHAPE.kv_heads, index % SHAPE.kv_heads);
+            let expected = &scores[row][layer][head];
+            let found = &found[columns - LENGTHS[row]..];
+            for (a, b) in found.iter().zip(expected) {
+                assert!((f64::from(*a) - b).abs() < 1e-5, "{found:?}, {expected:?}");
+            }
+        }
+    }
+    let before = cache.bytes_held();
+    cache.compress_by(given).unwrap();
+    assert_eq!(positions(cache), kept, "{what}");
+    assert!(cache.bytes_held() < before, "{} of {before}", cache.bytes_held());
+}
+
 #[test]
 fn kept_tokens_are_those_of_the_reference() {
     const KEEP: usize = 4;
@@ -277,23 +294,10 @@ fn kept_tokens_are_those_of_the_reference() {
                 let drawn = (0..100).map(Drawn::new).find(clear).unwrap();
                 let policy = kvzip(normalize, Budget::Tokens(KEEP)).with_positions(mode);
                 let (mut cache, given) = drawn.play(policy, &backend.device);
-                for (layer, given) in given.iter().enumerate() {
-                    let columns = given.dims()[2];
-                    let given = given.clone().try_into_vec_as::<f32>().unwrap();
-                    for (index, found) in given.chunks(columns).enumerate() {
-                        let (row, head) = (index / SHAPE.kv_heads, index % SHAPE.kv_heads);
-                        let expected = &drawn.scores(row, normalize)[layer][head];
-                        let found = &found[columns - LENGTHS[row]..];
-                        for (a, b) in found.iter().zip(expected) {
-                            assert!((f64::from(*a) - b).abs() < 1e-5, "{found:?}, {expected:?}");
-                        }
-                    }
-                }
-                let before = cache.bytes_held();
-                cache.compress_by(&given).unwrap();
-                let expected = [0, 1].map(|row| kept(&drawn.scores(row, normalize), SINKS, KEEP).0);
-                assert_eq!(positions(&cache), expected, "{}, {normalize}, {mode:?}", backend.name);
-                assert!(cache.bytes_held() < before, "{} of {before}", cache.bytes_held());
+                let scores = [0, 1].map(|row| drawn.scores(row, normalize));
+                let kept = scores.each_ref().map(|scores| kept(scores, SINKS, KEEP).0);
+                let what = format!("{}, {normalize}, {mode:?}", backend.name);
+                assert_compressed(&mut cache, &given, &scores, kept, &what);
             }
         }
     }
@@ -318,23 +322,10 @@ fn composite_tokens_are_those_of_the_reference() {
                 let policy =
                     Policy::kvcompose(Budget::Tokens(KEEP)).with_scorer(score).with_positions(mode);
                 let (mut cache, given) = drawn.play(policy, &backend.device);
-                for (layer, given) in given.iter().enumerate() {
-                    let columns = given.dims()[2];
-                    let given = given.clone().try_into_vec_as::<f32>().unwrap();
-                    for (index, found) in given.chunks(columns).enumerate() {
-                        let (row, head) = (index / SHAPE.kv_heads, index % SHAPE.kv_heads);
-                        let expected = &drawn.reread(row, false)[layer][head];
-                        let found = &found[columns - LENGTHS[row]..];
-                        for (a, b) in found.iter().zip(expected) {
-                            assert!((f64::from(*a) - b).abs() < 1e-5, "{found:?}, {expected:?}");
-                        }
-                    }
-                }
-                let before = cache.bytes_held();
-                cache.compress_by(&given).unwrap();
-                let expected = [0, 1].map(|row| outcome(&drawn, row).0);
-                assert_eq!(positions(&cache), expected, "{}, {layer_mean}, {mode:?}", backend.name);
-                assert!(cache.bytes_held() < before, "{} of {before}", cache.bytes_held());
+                let scores = [0, 1].map(|row| drawn.reread(row, false));
+                let kept = [0, 1].map(|row| outcome(&drawn, row).0);
+                let what = format!("{}, {layer_mean}, {mode:?}", backend.name);
+                assert_compressed(&mut cache, &given, &scores, kept, &what);
             }
         }
     }
@@ -345,9 +336,12 @@ fn composite_tokens_are_those_of_the_reference() {
 fn other_allocators_and_scorers_around_it() {
     let drawn = Drawn::new(3);
     let budget = Budget::Tokens(4);
-    let each = kvzip(false, budget).with_allocator(Uniform {});
-    let (mut cache, given) = drawn.play(each, &host());
-    cache.compress_by(&given).unwrap();
+    let compressed = |policy| {
+        let (mut cache, given) = drawn.play(policy, &host());
+        cache.compress_by(&given).unwrap();
+        cache
+    };
+    let cache = compressed(kvzip(false, budget).with_allocator(Uniform {}));
     let highest = |row: usize, layer: usize, head: usize| {
         let scores = &drawn.scores(row, false)[layer][head];
         let mut order: Vec<usize> = (SINKS..scores.len()).collect();
@@ -364,19 +358,15 @@ fn other_allocators_and_scorers_around_it() {
         }
     }
     // Layers have their own budgets, heads share them.
-    let shared =
-        kvzip(false, budget).with_allocator(HeadAdaptive { floor: 0.0, ..Default::default() });
-    let (mut cache, given) = drawn.play(shared, &host());
-    cache.compress_by(&given).unwrap();
+    let shared = HeadAdaptive { floor: 0.0, ..Default::default() };
+    let cache = compressed(kvzip(false, budget).with_allocator(shared));
     for layer in 0..SHAPE.layers {
         for heads in cache.kept_by_head(layer).unwrap() {
             assert_eq!(heads.iter().sum::<usize>(), 8, "{heads:?}");
         }
     }
     let critical = CriticalKv::of(KvZip { tokens: PART, normalize: false });
-    let around = kvzip(false, budget).with_scorer(critical);
-    let (mut cache, given) = drawn.play(around, &host());
-    cache.compress_by(&given).unwrap();
+    let cache = compressed(kvzip(false, budget).with_scorer(critical));
     let all =
         (0..SHAPE.layers).map(|layer| cache.kept_by_head(layer).unwrap()[0].iter().sum::<usize>());
     assert_eq!(all.sum::<usize>(), 4 * SHAPE.layers * SHAPE.kv_heads);

@@ -2,10 +2,8 @@
 //! number. On every device of the build.
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt,
-    cache::SharedPrefill,
+    Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, SharedPrefill, SparsePrefill,
     ops::HeadPattern,
-    policy::SparsePrefill,
     position::{PositionEncoding, RotaryEmbedding},
 };
 use briquette_tests::{backends::backends, in_one_pass, inputs::Noise, profiles::profile};

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use briquette::{
     Budget, CacheShape, Error, KvCache, Policy, Profile, Prompt, SparsePrefill,
-    ops::{AttentionInput, HeadPattern, Reference, Visibility, closest_patterns},
+    ops::{HeadPattern, Reference, Visibility},
     position::NoPositionEncoding,
 };
+use briquette_ops::{AttentionInput, closest_patterns};
 use briquette_tests::{
     backends::{backends, host},
     inputs::{Noise, draw_profile},

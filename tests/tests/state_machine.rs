@@ -126,11 +126,7 @@ fn attend(
     cache.attend(layer, q, k, v, &NoPositionEncoding)
 }
 
-fn bad(cache: &mut KvCache, numbers: &mut Numbers, bad: Bad) -> Result<(), Error> {
-    bad_at(cache, 0, numbers, bad)
-}
-
-fn bad_at(cache: &mut KvCache, layer: usize, numbers: &mut Numbers, bad: Bad) -> Result<(), Error> {
+fn bad(cache: &mut KvCache, layer: usize, numbers: &mut Numbers, bad: Bad) -> Result<(), Error> {
     let [q, k, v] = numbers.qkv(1);
     let qkv = match bad {
         Bad::Heads => [q, k.clone().slice([0..ROWS, 0..1]), v],
@@ -139,10 +135,7 @@ fn bad_at(cache: &mut KvCache, layer: usize, numbers: &mut Numbers, bad: Bad) ->
         Bad::Type => [q.cast(DType::F64), k, v],
         Bad::NaN => [q, k.mul_scalar(f32::NAN), v],
         Bad::Layer => return attend(cache, SHAPE.layers, [q, k, v]).map(drop),
-        Bad::NoColumns => {
-            let none = numbers.qkv(0);
-            return attend(cache, layer, none).map(drop);
-        }
+        Bad::NoColumns => numbers.qkv(0),
         Bad::EmptyPrompt => return cache.begin_prompt(Prompt::new(0)),
         Bad::PaddingRows => {
             return cache.begin_prompt(Prompt::new(9).left_padding(vec![0; ROWS + 1]));
@@ -242,18 +235,11 @@ fn check(cache: &KvCache, plain: &Plain) {
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
     let padding = || prop::option::of(prop::collection::vec(0_usize..20, ROWS));
-    let bads = vec![
-        Bad::Heads,
-        Bad::Rows,
-        Bad::Channels,
-        Bad::Type,
-        Bad::NaN,
-        Bad::Layer,
-        Bad::NoColumns,
-        Bad::EmptyPrompt,
-        Bad::PaddingRows,
-        Bad::OnlyPadding,
-    ];
+    use Bad::{
+        Channels, EmptyPrompt, Heads, Layer, NaN, NoColumns, OnlyPadding, PaddingRows, Rows, Type,
+    };
+    let bads = [Heads, Rows, Channels, Type, NaN, Layer, NoColumns];
+    let bads = [&bads[..], &[EmptyPrompt, PaddingRows, OnlyPadding]].concat();
     let call = prop_oneof![
         2 => (1_usize..70, padding()).prop_map(|(columns, padding)| Call::Begin { columns, padding }),
         4 => (1_usize..50).prop_map(|columns| Call::Attend { columns }),
@@ -295,30 +281,22 @@ fn play(policy: Policy, calls: &[Call]) {
             }
             Call::Attend { columns } => {
                 let taken = after.attend(*columns);
-                let mut found = Ok(());
-                for layer in 0..SHAPE.layers {
-                    let output = attend(&mut cache, layer, numbers.qkv(*columns));
-                    match output {
-                        Ok(output) => {
-                            let expected = [ROWS, SHAPE.query_heads, *columns, SHAPE.head_dim];
-                            assert_eq!(output.dims(), expected);
-                            let sum = output.abs().sum().try_into_vec_as::<f32>().unwrap()[0];
-                            assert!(sum.is_finite(), "{sum}");
-                        }
-                        Err(error) => {
-                            // A step that the first layer takes is taken by all.
-                            assert_eq!(layer, 0, "{error}");
-                            found = Err(error);
-                            break;
-                        }
-                    }
-                }
+                let found = (0..SHAPE.layers).try_for_each(|layer| -> Result<(), Error> {
+                    // A step that the first layer takes is taken by all.
+                    let output = attend(&mut cache, layer, numbers.qkv(*columns))
+                        .inspect_err(|error| assert_eq!(layer, 0, "{error}"))?;
+                    let expected = [ROWS, SHAPE.query_heads, *columns, SHAPE.head_dim];
+                    assert_eq!(output.dims(), expected);
+                    let sum = output.abs().sum().try_into_vec_as::<f32>().unwrap()[0];
+                    assert!(sum.is_finite(), "{sum}");
+                    Ok(())
+                });
                 (taken, found)
             }
             // NaN in padding is nothing to any cache.
             Call::Bad(Bad::NaN) if plain.next_is_padding() => continue,
             Call::Bad(kind) => {
-                let found = bad(&mut cache, &mut numbers, *kind);
+                let found = bad(&mut cache, 0, &mut numbers, *kind);
                 // Before the first token any number of rows will do.
                 let any_rows = plain.seen.is_none();
                 let of_rows = matches!(kind, Bad::Rows | Bad::PaddingRows);
@@ -405,7 +383,7 @@ fn go(cache: &mut KvCache, step: &Torn, numbers: &mut Numbers) -> Result<Vec<f32
     let mut outputs = Vec::new();
     for layer in 0..LAYERS {
         match fails_at {
-            Some((at, kind)) if *at == layer => bad_at(cache, layer, numbers, *kind)?,
+            Some((at, kind)) if *at == layer => bad(cache, layer, numbers, *kind)?,
             _ => {
                 let output = attend(cache, layer, numbers.qkv(*columns))?;
                 outputs.extend(output.try_into_vec_as::<f32>().unwrap());
@@ -431,9 +409,9 @@ fn tear(policy: Policy, steps: &[Torn]) {
             (cache.tokens_seen(), kept.collect::<Vec<_>>(), measures.collect::<Vec<_>>())
         };
         let before = kept(&cache);
-        let result = cache.step(|cache| {
+        let result = cache.transaction(|cache| {
             // A step in a step is part of it.
-            cache.step(|cache| go(cache, step, &mut numbers()))
+            cache.transaction(|cache| go(cache, step, &mut numbers()))
         });
         if step.fails_at.is_some() {
             assert!(result.is_err(), "{place}");
@@ -446,11 +424,11 @@ fn tear(policy: Policy, steps: &[Torn]) {
     }
     // An outer step takes back what went well inside it.
     let before = state(&other);
-    let failed: Result<(), Error> = cache.step(|cache| {
+    let failed: Result<(), Error> = cache.transaction(|cache| {
         for number in 0..3 {
             let step = Torn { columns: 1 + number, padding: None, fails_at: None };
             let mut numbers = Numbers { device: device.clone(), next: number as u64 };
-            cache.step(|cache| go(cache, &step, &mut numbers))?;
+            cache.transaction(|cache| go(cache, &step, &mut numbers))?;
         }
         cache.reset();
         Err(Error::LayerOutOfRange { layer: 9, layers: LAYERS })

@@ -1,8 +1,8 @@
 //! Scorers around other scorers: what they ask of a cache, and their file form.
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, Error, KvCache, LayerView, Policy, Scorer,
-    score::{ChunkKv, CriticalKv, EntropyGated, KeyDiff, Knorm},
+    Budget, CacheConfig, CacheShape, Error, KvCache, LayerView, Policy,
+    score::{ChunkKv, CriticalKv, EntropyGated, KeyDiff, Knorm, Scorer},
 };
 use briquette_tests::backends::host;
 use burn::tensor::Tensor;

@@ -145,7 +145,7 @@ fn run(policy: Policy, tokens: usize, rope: &RotaryEmbedding, device: &Device) -
     let mut cache = KvCache::new(SHAPE, policy, device)?;
     let step = |cache: &mut KvCache, columns: usize| -> Result<usize> {
         let [q, k, v] = qkv(columns, device);
-        let output = cache.step(|cache| cache.attend(0, q, k, v, rope))?;
+        let output = cache.transaction(|cache| cache.attend(0, q, k, v, rope))?;
         // Nothing runs ahead, and no number is lost.
         let sum = output.sum().try_into_vec_as::<f32>()?[0];
         ensure!(sum.is_finite(), "an output is {sum}");

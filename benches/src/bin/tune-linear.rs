@@ -6,12 +6,12 @@ mod tune {
     use std::{fmt::Write, fs, path::PathBuf, time::Duration};
 
     use anyhow::{Result, ensure};
-    use briquette::ops::LinearInput;
     use briquette_benches::{
         measure::{Effort, keep, time, time_graph},
         rows::model::linear::check,
     };
     use briquette_kernels::{LINEAR_SETTINGS, linear_by};
+    use briquette_ops::LinearInput;
     use burn::tensor::{DType, Device, Distribution, Tensor};
     use clap::Parser;
 

@@ -1,7 +1,7 @@
 //! Caches that are given noise, without the model's work for it.
 
 use anyhow::Result;
-use briquette::{Budget, KvCache, Policy, Prompt, policy::PrefillCompression};
+use briquette::{Budget, KvCache, Policy, PrefillCompression, Prompt};
 use burn::tensor::{Distribution, Int, Tensor};
 
 use super::Runner;

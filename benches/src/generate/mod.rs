@@ -4,23 +4,22 @@ mod fill;
 mod report;
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
 use briquette::{
-    Budget, CacheShape, HeadScores, KvCache, Policy, Profile, Prompt, QueryStatistics,
-    device::Upkeep,
-    ops::{Fallback, most_likely},
-    policy::PrefillCompression,
+    Budget, CacheShape, HeadScores, KvCache, Policy, PrefillCompression, Profile, Prompt,
+    QueryStatistics, device::Upkeep, ops::Fallback,
 };
 use briquette_graph::{StepGraph, room_of};
 use briquette_models::Model;
+use briquette_ops::most_likely;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor};
 
 use crate::{
+    bench::guard,
     model::{Dimensions, random_llama},
     settings::Setting,
 };
@@ -483,29 +482,13 @@ pub fn random_profile(shape: CacheShape) -> Profile {
             .map(|layer| (0..heads).map(|index| head(layer * heads + index)).collect())
             .collect()
     };
-    Profile {
-        model: "random weights".into(),
-        made: "drawn".into(),
-        weights: None,
-        shape,
-        heads: HeadScores { semantic: table(0), copy_paste: table(1), headkv: table(2) },
-        layer_errors: (0..shape.layers).map(|layer| 0.5 + number(layer + 1)).collect(),
-        queries: Some(QueryStatistics {
-            directions: channels(shape.kv_heads, shape.head_dim),
-            means: channels(shape.query_heads, shape.head_dim),
-            lengths: channels(shape.query_heads, shape.head_dim / 2),
-            reach: channels(1, shape.kv_heads).into_iter().flatten().collect(),
-        }),
-        patterns: None,
-    }
-}
-
-/// Turns a panic, as of memory that ran out, into an error.
-fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));
-        Err(anyhow!("panicked: {}", text.unwrap_or_default()))
+    let heads = HeadScores { semantic: table(0), copy_paste: table(1), headkv: table(2) };
+    let layer_errors = (0..shape.layers).map(|layer| 0.5 + number(layer + 1)).collect();
+    Profile::new(shape, heads, layer_errors).with_queries(QueryStatistics {
+        directions: channels(shape.kv_heads, shape.head_dim),
+        means: channels(shape.query_heads, shape.head_dim),
+        lengths: channels(shape.query_heads, shape.head_dim / 2),
+        reach: channels(1, shape.kv_heads).into_iter().flatten().collect(),
     })
 }
 

@@ -3,7 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use briquette::ops::{AccumulateInput, MergeInput, NearestInput, Ops, Reference};
+use briquette::ops::{MergeInput, NearestInput, Ops, Reference};
+use briquette_ops::AccumulateInput;
 use burn::tensor::{DType, Distribution, Tensor};
 
 use crate::{
@@ -101,26 +102,15 @@ fn nearest(bench: &mut Bench, row: &'static str, from: usize, to: usize, pairs: 
             + (HEADS * from * 8) as f64,
         operations: 2.0 * (pairs * HEADS * from * HEAD_DIM) as f64 * to as f64,
     };
-    let find = |ops: &dyn Ops| {
+    let find = |ops: &dyn Ops, _: usize| {
         let input = NearestInput { pairs: tensors.clone(), padding: vec![0; HEADS] };
         anyhow::Ok(ops.nearest(input)?)
     };
-    let ops = bench.ops.clone();
-    if bench.variants.contains(&Variant::Briquette) {
-        // Of nearly equal neighbours either may win in another order of summing: similarities are
-        // compared.
-        let check = || difference(find(ops.as_ref())?.similarity, find(&Reference)?.similarity);
-        bench.run(&case, "briquette", 1, Some(&check), &|_| {
-            let found = find(ops.as_ref())?;
-            keep((found.similarity, found.index))
-        });
-    }
-    if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", 1, None, &|_| {
-            let found = find(&Reference)?;
-            keep((found.similarity, found.index))
-        });
-    }
+    // Of nearly equal neighbours either may win in another order of summing: similarities are
+    // compared.
+    bench.run_both(&case, 1, find, |found, expected| {
+        difference(found.similarity, expected.similarity)
+    });
 }
 
 fn accumulate(bench: &mut Bench, row: &'static str, rows: usize, slots: usize) {
@@ -145,14 +135,7 @@ fn accumulate(bench: &mut Bench, row: &'static str, rows: usize, slots: usize) {
         let (x, weights, slot) = (x.clone(), weights.clone(), slot.clone());
         anyhow::Ok(ops.accumulate(AccumulateInput { x, weights, slot, span: 1, slots })?)
     };
-    let ops = bench.ops.clone();
-    if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(add(ops.as_ref())?, add(&Reference)?);
-        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(add(ops.as_ref())?));
-    }
-    if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", 1, None, &|_| keep(add(&Reference)?));
-    }
+    bench.run_both(&case, 1, |ops, _| add(ops), difference);
     if bench.variants.contains(&Variant::Burn) {
         let slots_of = slot.clone().unsqueeze_dim::<4>(3).repeat_dim(3, HEAD_DIM);
         let empty = || Tensor::zeros([1, HEADS, slots, HEAD_DIM], (&bench.device, DType::F32));

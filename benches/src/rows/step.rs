@@ -65,7 +65,7 @@ impl LayerPrompt {
     }
 
     /// The case of attention over all of it.
-    fn case(&self, row: &'static str, bench: &Bench) -> Case {
+    fn case(&self, row: &'static str, bench: &Bench) -> Case<'static> {
         let CacheShape { query_heads, kv_heads, head_dim, .. } = self.shape;
         let tokens = self.queries.dims()[2];
         Case {

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use crate::record::Record;
 pub use generation::generation;
-use targets::{LINES, Line, Target};
+use targets::{Line, Target, lines};
 
 /// The rates from which floors are computed, measured in the same run.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ impl Run {
             "| row | size | Briquette | PyTorch | ratio | floor | of the floor | target | met | Burn's own | first call | off by |\n\
              |---|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
-        for line in LINES {
+        for line in &lines() {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{}", self.line(line, ceilings));
         }
@@ -107,16 +107,16 @@ impl Run {
     }
 
     fn line(&self, line: &Line, ceilings: Ceilings) -> String {
-        let ours = self.briquette(line.row, line.variant);
+        let ours = self.briquette(&line.row, line.variant);
         let peers: Vec<&Record> = line
             .peers
             .iter()
             .filter_map(|&variant| self.pytorch(line.peer_row(), variant))
             .collect();
-        let floor = ours.or(self.briquette(line.row, "burn")).and_then(|r| floor(r, ceilings));
+        let floor = ours.or(self.briquette(&line.row, "burn")).and_then(|r| floor(r, ceilings));
         let of_floor = ours.and_then(|ours| Some(floor? / best_time(ours)?));
-        let burn = self.briquette(line.row, "burn");
-        let reference = self.briquette(line.row, "reference");
+        let burn = self.briquette(&line.row, "burn");
+        let reference = self.briquette(&line.row, "reference");
         let results: Vec<(String, String)> = line
             .targets
             .iter()
@@ -141,7 +141,7 @@ impl Run {
             _ => "-".into(),
         };
         let cells = [
-            line.row.to_owned(),
+            line.row.clone(),
             ours.or(burn).map_or("-".into(), |record| record.shape.clone()),
             times(ours),
             dash(of_peers.join("<br>")),
@@ -160,7 +160,7 @@ impl Run {
 
     /// Whether a target is met, for launches and for graphs, with the number that it is about.
     fn judge(&self, line: &Line, target: &Target, ceilings: Ceilings) -> String {
-        let Some(ours) = self.briquette(line.row, line.variant) else {
+        let Some(ours) = self.briquette(&line.row, line.variant) else {
             return "not measured".into();
         };
         // Values for launches and for graphs.
@@ -178,7 +178,7 @@ impl Run {
                 (pair(peer, |a, b| b / a), Limit::Least(factor), "× faster")
             }
             Target::FasterThanBurn { factor } => {
-                let burn = self.briquette(line.row, "burn");
+                let burn = self.briquette(&line.row, "burn");
                 // Burn's own may not be capturable: its launched time then stands for both.
                 let launched = burn.and_then(|burn| burn.ms);
                 let of = |ours: Option<f64>, burn: Option<f64>| Some(burn.or(launched)? / ours?);

@@ -1,4 +1,8 @@
-use std::{error::Error as _, iter, path::PathBuf};
+use std::{
+    error::Error as _,
+    io, iter,
+    path::{Path, PathBuf},
+};
 
 use briquette::files;
 
@@ -18,7 +22,7 @@ pub enum Error {
     Model(#[from] briquette_models::Error),
     /// A file or folder that cannot be read.
     #[error("cannot read {path}: {source}")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read { path: PathBuf, source: io::Error },
     /// A file or folder that cannot be written.
     #[error("cannot write {path}: {message}")]
     Write { path: PathBuf, message: String },
@@ -215,6 +219,14 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn read(path: &Path, source: io::Error) -> Self {
+        Self::Read { path: path.into(), source }
+    }
+
+    pub(crate) fn write(path: &Path, error: impl ToString) -> Self {
+        Self::Write { path: path.into(), message: error.to_string() }
+    }
+
     /// Whether an [`Interrupt`](briquette_models::Interrupt) ended the work, or the reading of a
     /// file.
     pub fn is_interrupt(&self) -> bool {

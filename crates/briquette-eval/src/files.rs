@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// # Errors
 /// [`Error::Read`], also for what is no [`regular`] file.
 pub fn read_text(path: &Path) -> Result<String> {
-    files::read_text(path).map_err(|source| Error::Read { path: path.into(), source })
+    files::read_text(path).map_err(|source| Error::read(path, source))
 }
 
 /// Reads a [`regular`] file, whatever is in it.
@@ -27,7 +27,7 @@ pub fn read_text(path: &Path) -> Result<String> {
 /// # Errors
 /// [`Error::Read`].
 pub fn read(path: &Path) -> Result<Vec<u8>> {
-    files::read(path).map_err(|source| Error::Read { path: path.into(), source })
+    files::read(path).map_err(|source| Error::read(path, source))
 }
 
 /// Opens a [`regular`] file, to read it from its beginning.
@@ -35,7 +35,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
 /// # Errors
 /// [`Error::Read`].
 pub fn open(path: &Path) -> Result<BufReader<Reader>> {
-    let opened = files::open(path).map_err(|source| Error::Read { path: path.into(), source });
+    let opened = files::open(path).map_err(|source| Error::read(path, source));
     opened.map(BufReader::new)
 }
 
@@ -61,7 +61,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
         }
         false => files::replace(path, |file| file.write_all(bytes)),
     };
-    written.map_err(|error| failed(path, error))
+    written.map_err(|error| Error::write(path, error))
 }
 
 /// Whether a file can be written, before the work for it begins. Nothing is left behind.
@@ -77,7 +77,7 @@ pub fn check(path: &Path) -> Result<()> {
 /// # Errors
 /// As [`check`].
 pub fn check_regular(path: &Path) -> Result<()> {
-    files::check(path).map_err(|error| failed(path, error))
+    files::check(path).map_err(|error| Error::write(path, error))
 }
 
 /// Whether a path leads to what is stdout.
@@ -102,10 +102,10 @@ pub fn check_dir(dir: &Path) -> Result<()> {
     let there = dir.ancestors().map(or_here).find(|dir| dir.exists());
     match there {
         Some(there) if there.is_dir() => {
-            files::beside(&there.join("file")).map(|_| ()).map_err(|error| failed(dir, error))
+            files::beside(&there.join("file")).map(|_| ()).map_err(|error| Error::write(dir, error))
         }
-        Some(there) => Err(failed(dir, format!("{} is no folder", there.display()))),
-        None => Err(failed(dir, "there is no folder above it")),
+        Some(there) => Err(Error::write(dir, format!("{} is no folder", there.display()))),
+        None => Err(Error::write(dir, "there is no folder above it")),
     }
 }
 
@@ -115,6 +115,16 @@ pub fn check_dir(dir: &Path) -> Result<()> {
 /// [`Error::Write`].
 pub fn check_new(path: &Path) -> Result<()> {
     if path.exists() || path.is_symlink() { check(path) } else { check_dir(&folder(path)) }
+}
+
+/// The paths in a folder, in the order of their names.
+pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |source| Error::read(dir, source);
+    let entries = fs::read_dir(dir).map_err(failed)?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths = paths.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+    paths.sort();
+    Ok(paths)
 }
 
 /// The files in the folder of a run that are read.
@@ -145,9 +155,6 @@ pub fn name(name: impl AsRef<OsStr>) -> String {
 }
 
 /// Writes a path into results, as [`name`] shows it.
-///
-/// # Errors
-/// Those of the form it is written in.
 pub(crate) fn as_text<S: Serializer>(path: &Path, to: S) -> std::result::Result<S::Ok, S::Error> {
     to.serialize_str(&name(path))
 }
@@ -160,10 +167,6 @@ pub(crate) fn stem(path: &Path) -> String {
 /// The last part of a path, as [`name`] shows it.
 pub fn last(path: &Path) -> String {
     name(path.file_name().unwrap_or(path.as_os_str()))
-}
-
-fn failed(path: &Path, error: impl ToString) -> Error {
-    Error::Write { path: path.into(), message: error.to_string() }
 }
 
 /// A path that begins at `base` unless it is absolute, without the steps into a folder and out of

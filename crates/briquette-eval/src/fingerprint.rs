@@ -1,7 +1,7 @@
 //! Fingerprints: what tells models, texts, samples and policies from others of the same name.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -28,25 +28,14 @@ pub(crate) fn of_policy(policy: &Policy) -> String {
 /// # Errors
 /// [`Error::Read`], also for weights that are no regular file.
 pub fn of_model(dir: &Path) -> Result<String> {
-    let failed = |path: &Path, source| Error::Read { path: path.into(), source };
-    let mut files: Vec<PathBuf> = Vec::new();
-    let folder = match dir.is_dir() {
-        true => Some(fs::read_dir(dir).map_err(|source| failed(dir, source))?),
-        false => {
-            files.extend(briquette_models::parts_of(dir));
-            None
-        }
+    let mut files: Vec<PathBuf> = match dir.is_dir() {
+        true => crate::files::list(dir)?.into_iter().filter(|path| read_of_a_model(path)).collect(),
+        false => briquette_models::parts_of(dir),
     };
-    for entry in folder.into_iter().flatten() {
-        let path = entry.map_err(|source| failed(dir, source))?.path();
-        if read_of_a_model(&path.file_name().unwrap_or_default().to_string_lossy()) {
-            files.push(path);
-        }
-    }
     files.sort();
     let mut hasher = Hasher::new();
     for path in files {
-        add(&mut hasher, &path).map_err(|source| failed(&path, source))?;
+        add(&mut hasher, &path).map_err(|source| Error::read(&path, source))?;
     }
     Ok(digits(&hasher))
 }
@@ -54,10 +43,11 @@ pub fn of_model(dir: &Path) -> Result<String> {
 /// Whether a file of a model folder decides what it computes: weights, whatever the case of a GGUF
 /// file's ending, the configuration and the tokenizer. What ends an answer is in the settings of
 /// results, what a chat template writes in samples.
-fn read_of_a_model(name: &str) -> bool {
+fn read_of_a_model(path: &Path) -> bool {
     const FILES: [&str; 2] = ["config.json", "tokenizer.json"];
-    is_gguf(Path::new(name))
-        || FILES.contains(&name)
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    is_gguf(path)
+        || FILES.contains(&&*name)
         || [".safetensors", ".safetensors.index.json"].iter().any(|end| name.ends_with(end))
 }
 
@@ -81,6 +71,8 @@ fn digits(hasher: &Hasher) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -18,7 +18,6 @@
 //! - [`policy`] reads policies as people write them, [`environment`] says where they were measured;
 //! - [`files`] reads texts, and writes files whole or not at all.
 
-mod cache_bytes;
 pub mod calibrate;
 mod date;
 pub mod environment;
@@ -31,7 +30,6 @@ pub mod journal;
 pub mod mask;
 pub mod metrics;
 mod observe;
-mod perplexity;
 pub mod policy;
 pub mod prefix;
 pub mod profiles;
@@ -43,6 +41,9 @@ pub mod settings;
 pub mod stats;
 pub mod steering;
 pub mod tasks;
+mod tensors;
+#[cfg(test)]
+mod testing;
 pub mod tune;
 mod wall_time;
 pub mod warnings;

@@ -11,18 +11,21 @@ use briquette::{CacheShape, HeadScoreKind, Policy, Profile};
 use briquette_models::{GenerateOptions, Model, generate};
 use rand::seq::SliceRandom;
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 use crate::{
     Error, Result, jobs,
     journal::Steps,
     observe,
+    settings::check_list,
     stats::Proportion,
     tasks::{needle::NeedlePrompt, seed},
 };
 
 /// Criterion that heads are chosen by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Choice {
     /// [`HeadScores::semantic`](briquette::HeadScores::semantic)
     Semantic,
@@ -40,12 +43,7 @@ impl Choice {
 
     /// As in tables.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Semantic => "semantic",
-            Self::CopyPaste => "copy-paste",
-            Self::Headkv => "headkv",
-            Self::Random => "random",
-        }
+        self.into()
     }
 
     fn kind(self) -> Option<HeadScoreKind> {
@@ -164,13 +162,7 @@ fn plan(counts: &[usize], prompts: usize) -> Vec<Step> {
 }
 
 fn check(counts: &[usize], heads: usize) -> Result<()> {
-    let fail = |reason: &str| Err(Error::Setting { name: "counts", reason: reason.into() });
-    if counts.is_empty() {
-        return fail("no value given");
-    }
-    if (1..counts.len()).any(|i| counts[..i].contains(&counts[i])) {
-        return fail("a value is given twice");
-    }
+    check_list("counts", counts)?;
     match counts.iter().find(|count| **count > heads) {
         Some(&asked) => Err(Error::TooManyHeads { asked, heads }),
         None => Ok(()),
@@ -242,16 +234,9 @@ mod tests {
 
     fn profile() -> Profile {
         let table = vec![vec![0.1, 0.5], vec![0.5, 0.9]];
-        Profile {
-            model: "m".into(),
-            made: "by hand".into(),
-            weights: None,
-            shape: CacheShape { layers: 2, query_heads: 2, kv_heads: 1, head_dim: 2 },
-            heads: HeadScores { semantic: table.clone(), copy_paste: table.clone(), headkv: table },
-            layer_errors: vec![0.5, 0.5],
-            queries: None,
-            patterns: None,
-        }
+        let shape = CacheShape { layers: 2, query_heads: 2, kv_heads: 1, head_dim: 2 };
+        let [semantic, copy_paste, headkv] = [table.clone(), table.clone(), table];
+        Profile::new(shape, HeadScores { semantic, copy_paste, headkv }, vec![0.5, 0.5])
     }
 
     #[test]

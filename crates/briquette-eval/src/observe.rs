@@ -8,16 +8,17 @@ use std::sync::{
 
 use briquette::{
     CacheConfig, InputCheck, KvCache, Policy,
-    ops::{
-        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, EntryOps, HeadPattern, MergeOps,
-        ModelOps, OpError, Ops, SelectOps, WindowInput, closest_patterns,
-    },
+    ops::{AttentionOutput, HeadPattern, OpError, Ops},
     position::NoPositionEncoding,
 };
 use briquette_models::Model;
+use briquette_ops::{
+    AttentionInput, AttentionOps, ClusterOps, EntryOps, MergeOps, ModelOps, SelectOps, WindowInput,
+    closest_patterns,
+};
 use burn::tensor::{DType, Tensor, TensorData};
 
-use crate::Result;
+use crate::{Result, tensors::numbers};
 
 /// An empty cache for the model, as [`Model::cache`] makes it, with other operations.
 pub(crate) fn cache(model: &Model, policy: Policy, ops: Arc<dyn Ops>) -> Result<KvCache> {
@@ -60,8 +61,7 @@ impl Weights {
     /// The weights since then, one `[batch][query_heads][queries][entries]` a layer.
     pub(crate) fn take(&self) -> Result<Vec<Vec<f32>>> {
         let layers = lock(&self.watched).take().unwrap_or_default();
-        let read = |x: Tensor<4>| x.try_into_vec_as::<f32>().map_err(briquette::Error::from);
-        Ok(layers.into_iter().map(read).collect::<std::result::Result<_, _>>()?)
+        layers.into_iter().map(numbers).collect()
     }
 }
 
@@ -136,8 +136,8 @@ impl Compared {
             return Err(failure.into());
         }
         let layers = state.watched.take().unwrap_or_default();
-        let read = |x: Tensor<1>| x.try_into_vec_as::<f32>().map_err(briquette::Error::from);
-        layers.into_iter().map(|[difference, norm]| Ok([read(difference)?, read(norm)?])).collect()
+        let read = |[difference, norm]: [Tensor<1>; 2]| Ok([numbers(difference)?, numbers(norm)?]);
+        layers.into_iter().map(read).collect()
     }
 }
 

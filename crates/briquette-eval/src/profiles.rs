@@ -128,16 +128,11 @@ mod tests {
 
     fn profile(model: &str, weights: Option<&str>) -> Profile {
         let table = || vec![vec![1.0]];
-        Profile {
-            model: model.into(),
-            made: "by hand".into(),
-            weights: weights.map(str::to_owned),
-            shape: CacheShape { layers: 1, query_heads: 1, kv_heads: 1, head_dim: 2 },
-            heads: HeadScores { semantic: table(), copy_paste: table(), headkv: table() },
-            layer_errors: vec![1.0],
-            queries: None,
-            patterns: None,
-        }
+        let shape = CacheShape { layers: 1, query_heads: 1, kv_heads: 1, head_dim: 2 };
+        let heads = HeadScores { semantic: table(), copy_paste: table(), headkv: table() };
+        let mut profile = Profile::new(shape, heads, vec![1.0]);
+        (profile.model, profile.weights) = (model.into(), weights.map(str::to_owned));
+        profile
     }
 
     fn write(path: &Path, profile: &Profile) {

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use briquette::KvCache;
 use serde::{Deserialize, Serialize};
 
-pub use crate::cache_bytes::CacheBytes;
 use crate::{
     Error, Result,
     metrics::{Metric, Metrics},
@@ -127,23 +127,28 @@ impl Outcome {
     /// Names a number in it that is not finite, if any: JSON has no such numbers, so the line could
     /// not be read again.
     pub(crate) fn not_finite(&self) -> Option<&'static str> {
-        let all = |numbers: &[f32]| numbers.iter().all(|number| number.is_finite());
         match self {
             Self::Answers { .. } | Self::Unavailable { .. } => None,
-            Self::Text { nats, .. } => (!all(nats)).then_some("the loss of a token"),
+            Self::Text { nats, .. } => {
+                (!nats.iter().all(|nats| nats.is_finite())).then_some("the loss of a token")
+            }
             Self::Fidelity { output_error, kl, agreement, overlap, .. } => {
                 let overlap = overlap.iter().flatten();
-                let rest = output_error.iter().chain(overlap).chain([agreement]);
-                if !all(kl) {
-                    Some("the divergence of a next-token distribution")
-                } else if !rest.into_iter().all(|number| number.is_finite()) {
-                    Some("the error of an attention output")
-                } else {
-                    None
-                }
+                not_finite(kl, output_error.iter().chain(overlap).chain([agreement]))
             }
         }
     }
+}
+
+/// Names a number of a comparison with the full cache that is not finite, if any.
+pub(crate) fn not_finite<'a>(
+    kl: &[f32],
+    mut errors: impl Iterator<Item = &'a f64>,
+) -> Option<&'static str> {
+    if !kl.iter().all(|kl| kl.is_finite()) {
+        return Some("the divergence of a next-token distribution");
+    }
+    (!errors.all(|error| error.is_finite())).then_some("the error of an attention output")
 }
 
 /// An answer to one question.
@@ -241,9 +246,52 @@ pub struct KeptTokens {
     pub heads: Vec<Vec<usize>>,
 }
 
+/// Bytes of a cache, of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheBytes {
+    /// Bytes of all its buffers, with the room for tokens to come.
+    pub bytes: usize,
+    /// Free bytes among them, the room for tokens to come; `None` in results of older versions,
+    /// which do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare: Option<usize>,
+    /// Bytes the keys and values of all tokens seen would take.
+    pub full: usize,
+}
+
+impl CacheBytes {
+    /// Bytes of a cache, all rows together.
+    pub fn of(cache: &KvCache) -> Self {
+        Self {
+            bytes: cache.bytes_held(),
+            spare: Some(cache.bytes_spare()),
+            full: cache.bytes_full(),
+        }
+    }
+
+    /// Bytes without the spare room; with it where that is not told.
+    pub fn kept(self) -> usize {
+        self.bytes.saturating_sub(self.spare.unwrap_or(0))
+    }
+
+    /// Kept bytes over those of the full cache.
+    pub fn kept_of_full(self) -> f64 {
+        self.kept() as f64 / self.full.max(1) as f64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_older_versions_tell_no_spare_room() {
+        let old: CacheBytes = serde_json::from_str(r#"{"bytes":3,"full":2}"#).unwrap();
+        assert_eq!(old, CacheBytes { bytes: 3, spare: None, full: 2 });
+        assert_eq!(serde_json::to_string(&old).unwrap(), r#"{"bytes":3,"full":2}"#);
+        let new = CacheBytes { spare: Some(1), ..old };
+        assert_eq!(serde_json::to_string(&new).unwrap(), r#"{"bytes":3,"spare":1,"full":2}"#);
+    }
 
     #[test]
     fn numbers_that_json_does_not_have_are_found() {

@@ -4,7 +4,10 @@ use briquette_models::Model;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::tasks::{haystack::Haystack, text::Text};
+use crate::{
+    Error, Result,
+    tasks::{haystack::Haystack, text::Text},
+};
 
 /// The settings as the first line of a [journal](crate::journal). `command` is the name of the
 /// command that measures, and `weights` the fingerprint of the model's folder, by
@@ -32,4 +35,16 @@ pub fn of(
         "texts": texts,
         "plan": plan,
     })
+}
+
+/// Refuses a list without a value, or with one twice.
+pub(crate) fn check_list(name: &'static str, values: &[usize]) -> Result<()> {
+    let reason = match values {
+        [] => "no value given",
+        _ if (1..values.len()).any(|i| values[..i].contains(&values[i])) => {
+            "a value is given twice"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::Setting { name, reason: reason.into() })
 }

@@ -201,6 +201,15 @@ fn probabilities(logits: &[f64]) -> Vec<f64> {
     logits.iter().map(|logit| logit.exp() / sum).collect()
 }
 
+fn kl(full: &[f64], compressed: &[f64]) -> f64 {
+    let (p, q) = (probabilities(full), probabilities(compressed));
+    p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum()
+}
+
+fn wide(numbers: &[f32]) -> Vec<f64> {
+    numbers.iter().map(|number| f64::from(*number)).collect()
+}
+
 fn most_likely(logits: &[f64]) -> usize {
     (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap()
 }
@@ -279,16 +288,9 @@ fn windows_agree_with_a_plain_forward_in_f64() {
         let logits = |trace: &Trace| trace.logits[behind.clone()].to_vec();
         let pairs: Vec<(Vec<f64>, Vec<f64>)> =
             logits(&full).into_iter().zip(logits(&compressed)).collect();
-        let kl: Vec<f64> = pairs
-            .iter()
-            .map(|(full, compressed)| {
-                let (p, q) = (probabilities(full), probabilities(compressed));
-                p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum()
-            })
-            .collect();
+        let kl: Vec<f64> = pairs.iter().map(|(full, compressed)| kl(full, compressed)).collect();
         assert!(kl.iter().any(|kl| *kl > 1e-3), "{kl:?}");
-        let found_kl: Vec<f64> = found.kl.iter().map(|kl| f64::from(*kl)).collect();
-        assert_close(&found_kl, &kl, &format!("{name} KL"));
+        assert_close(&wide(&found.kl), &kl, &format!("{name} KL"));
         let agreed = pairs.iter().filter(|(a, b)| most_likely(a) == most_likely(b)).count();
         assert_eq!(found.agreement, agreed as f64 / CONTINUED as f64);
 
@@ -365,16 +367,8 @@ fn filled_caches_are_those_of_a_run_of_their_own() {
         let name = policy.name().to_owned();
         let own = logits(policy.clone());
         let found = reference.measure(policy).unwrap();
-        let kl: Vec<f64> = full
-            .iter()
-            .zip(&own)
-            .map(|(full, own)| {
-                let (p, q) = (probabilities(full), probabilities(own));
-                p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum()
-            })
-            .collect();
-        let found_kl: Vec<f64> = found.kl.iter().map(|kl| f64::from(*kl)).collect();
-        assert_close(&found_kl, &kl, &name);
+        let kl: Vec<f64> = full.iter().zip(&own).map(|(full, own)| kl(full, own)).collect();
+        assert_close(&wide(&found.kl), &kl, &name);
         if name != "kivi" {
             let held: Vec<usize> = found.kept.iter().flatten().map(Vec::len).collect();
             assert!(held.iter().all(|held| *held < PROMPT), "{name}: {held:?}");

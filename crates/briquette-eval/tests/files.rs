@@ -1,14 +1,20 @@
 //! Benchmarks read from small files in the forms they are published in.
 
-use std::{fs, path::PathBuf};
+mod asked;
 
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use asked::asked;
 use briquette_eval::{
     metrics::Metric,
+    run::Tasks,
     tasks::{
-        Question, Sample, Samples, Task, Turn,
+        Question, Sample, Samples, Task, TaskSpec, Turn,
         files::{
-            Coqa, Files, Gsm8k, History, InfiniteBench, LongBench, LongBenchV2, TruthfulQa,
-            ZeroScrolls,
+            Coqa, Gsm8k, History, InfiniteBench, LongBench, LongBenchV2, TruthfulQa, ZeroScrolls,
         },
     },
 };
@@ -25,20 +31,28 @@ fn spec<T: DeserializeOwned>(text: &str) -> T {
     toml::from_str(text).unwrap()
 }
 
-/// The tasks of a run file beside the fixtures, which are given by the name of their table.
-fn files(text: &str) -> Files {
-    let mut files: Files = spec(text);
-    files.resolve(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/files"));
-    files
+/// The one task of a run file in this folder.
+fn task(text: &str, folder: &Path) -> Box<dyn Task> {
+    let mut tasks = asked(&spec(text), folder);
+    assert_eq!(tasks.len(), 1);
+    tasks.remove(0).task
+}
+
+/// The one task of a run file beside the fixtures, which is given by the name of its table.
+fn fixture_task(text: &str) -> Box<dyn Task> {
+    task(text, &PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/files"))
 }
 
 /// The samples of the one task in `text`.
 fn samples(text: &str) -> Vec<Sample> {
-    let tasks = files(text).tasks();
-    assert_eq!(tasks.len(), 1);
-    let Samples { samples, skipped } = tasks[0].task.load(&tokenizer(), 0).unwrap();
+    let Samples { samples, skipped } = fixture_task(text).load(&tokenizer(), 0).unwrap();
     assert!(skipped.is_empty(), "{skipped:?}");
     samples
+}
+
+/// Why a task refuses its file.
+fn refused(task: &dyn Task) -> String {
+    task.load(&tokenizer(), 0).unwrap_err().to_string()
 }
 
 /// The context and the first question of a sample, in text.
@@ -193,8 +207,7 @@ fn zero_scrolls_says_what_is_left_out() {
     assert!(kept.ends_with(|c: char| c != '\n'), "{kept}");
     assert_eq!(question, "Summary:\n");
 
-    let task = &files(&format!("{file}\nlength = 9")).tasks()[0].task;
-    let error = task.load(&tokenizer(), 0).unwrap_err().to_string();
+    let error = refused(&*fixture_task(&format!("{file}\nlength = 9")));
     assert!(error.contains("sample g1") && error.contains("may have 9"), "{error}");
 }
 
@@ -301,7 +314,7 @@ fn gsm8k_takes_solved_problems_of_another_file_or_none() {
         ("metric = 'qa-f1'", "`qa-f1` does not score it; gsm8k, gsm8k-strict, gsm8k-flexible do"),
     ] {
         let text = format!("[[gsm8k]]\nfile = 'gsm8k/test.jsonl'\n{text}");
-        let error = files(&text).tasks()[0].task.load(&tokenizer(), 0).unwrap_err().to_string();
+        let error = refused(&*fixture_task(&text));
         assert!(error.contains(wrong), "{error}");
     }
 }
@@ -389,7 +402,7 @@ fn samples_follow_the_seed() {
     assert_eq!(orders.len(), 6, "{orders:?}");
 
     let more = LongBench { samples: Some(4), ..task.clone() };
-    let error = more.samples(&tokenizer, 0).unwrap_err().to_string();
+    let error = refused(&more);
     assert!(error.ends_with("musique.jsonl: 4 samples asked for, the file has 3"), "{error}");
 }
 
@@ -416,7 +429,7 @@ fn damaged_lines_are_named_and_skipped_only_when_asked() {
     );
     let task = |file| LongBench { file, ..spec("file = 'x'") };
     let (_dir, mut task) = on("musique.jsonl", &content, task);
-    let error = task.load(&tokenizer(), 0).unwrap_err().to_string();
+    let error = refused(&task);
     assert!(error.contains("musique.jsonl, line 2: EOF while parsing a string"), "{error}");
 
     task.skip_damaged = true;
@@ -436,15 +449,6 @@ fn damaged_lines_are_named_and_skipped_only_when_asked() {
 
 #[test]
 fn what_a_line_lacks_is_said() {
-    let refused = |name: &str, content: &str, spec_text: &str| {
-        let task = |file: PathBuf| {
-            let mut files: Files = spec(spec_text);
-            files.resolve(file.parent().unwrap());
-            files
-        };
-        let (_dir, files) = on(name, content, task);
-        files.tasks()[0].task.load(&tokenizer(), 0).unwrap_err().to_string()
-    };
     let fixture = |name: &str| fs::read_to_string(format!("tests/fixtures/files/{name}")).unwrap();
     let changed = |name: &str, from: &str, to: &str| {
         let text = fixture(name);
@@ -554,7 +558,8 @@ fn what_a_line_lacks_is_said() {
         ("a.jsonl", String::new(), "[[gsm8k]]\nsamples = 0", "task GSM8K: samples: at least 1"),
     ] {
         let text = format!("{text}\nfile = '{name}'");
-        let error = refused(name, &content, &text);
+        let (_dir, task) = on(name, &content, |file| task(&text, file.parent().unwrap()));
+        let error = refused(&*task);
         assert!(error.contains(wrong), "{text}\n{error}");
     }
 }
@@ -583,14 +588,16 @@ fn a_run_file_names_its_tasks() {
         [[truthful-qa]]
         file = 'TruthfulQA.csv'
     ";
-    let mut files: Files = spec(text);
-    files.resolve("/runs".as_ref());
+    let base = Path::new("/runs");
+    let mut files: Tasks = spec(text);
+    files.long_bench.iter_mut().for_each(|task| task.resolve(base));
+    files.gsm8k[0].resolve(base);
     assert_eq!(files.long_bench[0].file, PathBuf::from("/runs/data/hotpotqa.jsonl"));
     assert_eq!(files.long_bench[1].file, PathBuf::from("/data/hotpotqa.jsonl"));
     assert_eq!(files.gsm8k[0].shots_from, Some(PathBuf::from("/runs/train.jsonl")));
     assert_eq!(files.gsm8k[0].shots, 5);
     assert_eq!(files.coqa[0].history, History::Gold);
-    let tasks = files.tasks();
+    let tasks = asked(&files, base);
     let labels: Vec<&str> = tasks.iter().map(|task| task.label.as_str()).collect();
     assert_eq!(
         labels,
@@ -608,7 +615,7 @@ fn a_run_file_names_its_tasks() {
     assert_eq!(tasks[0].ask, [Question::Before]);
     assert_eq!(tasks[1].ask, [Question::Before, Question::After]);
     let written = toml::to_string(&files).unwrap();
-    assert_eq!(spec::<Files>(&written), files);
+    assert_eq!(spec::<Tasks>(&written), files);
 }
 
 #[test]
@@ -616,9 +623,9 @@ fn fields_that_do_not_exist_are_refused() {
     fn refused<T: DeserializeOwned + std::fmt::Debug>(text: &str) -> String {
         toml::from_str::<T>(text).unwrap_err().to_string()
     }
-    let error = refused::<Files>("[[longbench]]\nfile = 'a'\nlenght = 3");
+    let error = refused::<Tasks>("[[longbench]]\nfile = 'a'\nlenght = 3");
     assert!(error.contains("line 3") && error.contains("unknown field `lenght`"), "{error}");
-    assert!(refused::<Files>("[[longbenches]]\nfile = 'a'").contains("`longbenches`"));
+    assert!(refused::<Tasks>("[[longbenches]]\nfile = 'a'").contains("`longbenches`"));
     let extra = "file = 'a'\nfolder = 'b'";
     for error in [
         refused::<LongBench>(extra),

@@ -1,17 +1,25 @@
 //! Tasks made from a seed: their prompts, their lengths, and that the embedded model answers the
 //! form it knows.
 
-use std::{collections::BTreeMap, env, fs, path::PathBuf};
+mod asked;
 
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use asked::{Asked, asked};
 use briquette::Policy;
 use briquette_eval::{
     Error,
     metrics::Metric,
+    run::Tasks,
     tasks::{
         Question, Sample, Task,
         haystack::Haystack,
         needle::{NeedleTask, Place},
-        synthetic::{Needle, Synthetic},
+        synthetic::Needle,
     },
 };
 use briquette_models::{GenerateOptions, Model, Tokenizer, generate};
@@ -28,8 +36,12 @@ fn tokenizer() -> Tokenizer {
 
 /// Tasks as a run file lists them, by label.
 fn tasks(toml: &str) -> BTreeMap<String, Box<dyn Task>> {
-    let tasks = toml::from_str::<Synthetic>(toml).unwrap().tasks();
-    tasks.into_iter().map(|task| (task.label, task.task)).collect()
+    beside(toml, "").into_iter().map(|task| (task.label, task.task)).collect()
+}
+
+/// Tasks of a run file in this folder.
+fn beside(toml: &str, folder: impl AsRef<Path>) -> Vec<Asked> {
+    asked(&toml::from_str(toml).unwrap(), folder.as_ref())
 }
 
 fn task(toml: &str) -> Box<dyn Task> {
@@ -155,7 +167,7 @@ fn labels_say_what_distinguishes_a_task() {
         ]
     );
     let own = "[[needle]]\nlabel = \"mine\"\nask = [\"before\"]";
-    let tasks = toml::from_str::<Synthetic>(own).unwrap().tasks();
+    let tasks = beside(own, "");
     assert_eq!((tasks[0].label.as_str(), &tasks[0].ask[..]), ("mine", &[Question::Before][..]));
 }
 
@@ -427,12 +439,8 @@ fn a_folder_beside_the_run_file_is_read() {
     for family in
         ["needle", "variable-tracking", "passage-retrieval", "passage-count", "multi-turn"]
     {
-        let mut generated: Synthetic = toml::from_str(&format!(
-            "[[{family}]]\nhaystack = \"books\"\nlengths = [700]\nsamples = 1"
-        ))
-        .unwrap();
-        generated.resolve(dir.path());
-        let task = generated.tasks().remove(0);
+        let toml = format!("[[{family}]]\nhaystack = \"books\"\nlengths = [700]\nsamples = 1");
+        let task = beside(&toml, dir.path()).remove(0);
         assert!(task.label.ends_with("-books"), "{}", task.label);
         let samples = task.task.samples(&tokenizer(), 0).unwrap();
         assert!(tokenizer().decode(&samples[0].context).unwrap().contains("The mill of number x"));
@@ -443,7 +451,7 @@ fn a_folder_beside_the_run_file_is_read() {
 
 #[test]
 fn a_run_file_is_read_strictly() {
-    let refused = |toml: &str| toml::from_str::<Synthetic>(toml).unwrap_err().to_string();
+    let refused = |toml: &str| toml::from_str::<Tasks>(toml).unwrap_err().to_string();
     let unknown = refused("[[needle]]\nlengths = [512]\nlenghts = [1]");
     assert!(unknown.contains("line 3") && unknown.contains("`lenghts`"), "{unknown}");
     let unknown = refused("[[needles]]");
@@ -451,8 +459,8 @@ fn a_run_file_is_read_strictly() {
     assert!(refused("[[needle]]\nform = \"long\"").contains("`ruler`"));
     assert!(refused("[[needle]]\nsamples = -1").contains("line 2"));
     // What is written can be read.
-    let all: Synthetic = toml::from_str(VARIANTS).unwrap();
-    assert_eq!(toml::from_str::<Synthetic>(&toml::to_string(&all).unwrap()).unwrap(), all);
+    let all: Tasks = toml::from_str(VARIANTS).unwrap();
+    assert_eq!(toml::from_str::<Tasks>(&toml::to_string(&all).unwrap()).unwrap(), all);
 }
 
 #[test]

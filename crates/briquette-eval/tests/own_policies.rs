@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use briquette::{Budget, LayerView, Policy, Scorer};
+use briquette::{Budget, LayerView, Policy, score::Scorer};
 use briquette_eval::{
     Error, Result,
     journal::Accept,

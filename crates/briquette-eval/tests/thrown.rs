@@ -2,6 +2,8 @@
 //! holds. Seeds are files as they should be; each is damaged in as many ways as asked for, by a
 //! generator that gives the same ones again.
 
+mod asked;
+
 use std::{
     collections::BTreeMap,
     fs,
@@ -10,27 +12,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+use asked::asked;
 use briquette::{Budget, Policy, Profile, methods};
 use briquette_eval::{
     journal::{Accept, Journal},
     metrics::Metric,
-    run::{Header, RunFile, read_results},
+    run::{Header, RunFile, Tasks, read_results},
     score::Scoring,
-    tasks::{
-        NeedleTemplate,
-        files::Files,
-        synthetic::{
-            CommonWords, FrequentWords, KeyValue, MultiTurn, Needle, PassageCount,
-            PassageRetrieval, Synthetic, VariableTracking,
-        },
-    },
+    tasks::NeedleTemplate,
 };
 use briquette_models::{ChatTemplate, Model, ModelConfig, Tokenizer};
 use burn::tensor::DType;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use safetensors::{Dtype, tensor::TensorView};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 /// Damaged copies of each seed: a number in this variable, or these.
@@ -305,17 +300,18 @@ fn task_files_and_predictions() {
         ("zero-scrolls", "zero_scrolls/gov_report.jsonl", "dataset = \"gov_report\""),
         ("questions", "longbench/musique.jsonl", "question = \"{input}\"\nmetric = \"qa-f1\""),
     ];
-    for (task, file, more) in tasks {
+    for (family, file, more) in tasks {
         let seed: PathBuf = fixtures.join(file);
         let name = seed.file_name().unwrap().to_str().unwrap();
         for skip in [false, true] {
             let file = dir.path().join(name);
-            let spec = format!("[[{task}]]\nfile = {file:?}\nskip-damaged = {skip}\n{more}\n");
-            let files: Files =
+            let spec = format!("[[{family}]]\nfile = {file:?}\nskip-damaged = {skip}\n{more}\n");
+            let tasks: Tasks =
                 toml::from_str(&spec).unwrap_or_else(|error| panic!("{spec}{error}"));
-            let read = |_: &Path| files.tasks()[0].task.load(&tokenizer, 0).is_ok();
+            let task = &asked(&tasks, Path::new(""))[0].task;
+            let read = |_: &Path| task.load(&tokenizer, 0).is_ok();
             let seed = fs::read(&seed).unwrap();
-            thrown(&format!("{task}, {name}"), &seed, at(dir.path(), name, read));
+            thrown(&format!("{family}, {name}"), &seed, at(dir.path(), name, read));
         }
     }
     let scoring = Scoring {
@@ -346,30 +342,20 @@ fn places(value: &Value, at: String, found: &mut Vec<String>) {
 #[test]
 fn parameters_of_generated_tasks() {
     let tokenizer = Tokenizer::load(Path::new(ROOT).join("models/ember-7m")).unwrap();
-    let families: [(&str, Value); 8] = [
-        ("needle", to_json(Needle::default())),
-        ("variable-tracking", to_json(VariableTracking::default())),
-        ("common-words", to_json(CommonWords::default())),
-        ("frequent-words", to_json(FrequentWords::default())),
-        ("passage-retrieval", to_json(PassageRetrieval::default())),
-        ("passage-count", to_json(PassageCount::default())),
-        ("key-value", to_json(KeyValue::default())),
-        ("multi-turn", to_json(MultiTurn::default())),
-    ];
-    let numbers = [
-        json!(0),
-        json!(1),
-        json!(3),
-        json!(100),
-        json!(10_000_000_000_u64),
-        json!(i64::MAX),
-        json!(u64::MAX),
-        json!(-1),
-        json!(0.5),
-        json!(1e300),
-    ];
+    let numbers = json!([0, 1, 3, 100, 10_000_000_000_u64, i64::MAX, u64::MAX, -1, 0.5, 1e300]);
     let mut panicked = Vec::new();
-    for (family, mut task) in families {
+    for family in [
+        "needle",
+        "variable-tracking",
+        "common-words",
+        "frequent-words",
+        "passage-retrieval",
+        "passage-count",
+        "key-value",
+        "multi-turn",
+    ] {
+        let default: Tasks = serde_json::from_value(json!({ family: [{}] })).unwrap();
+        let mut task = serde_json::to_value(default).unwrap()[family][0].clone();
         // Lengths are held to the context of a model before samples are made.
         for (key, value) in
             [("lengths", json!([512])), ("depths", json!([50])), ("samples", json!(1))]
@@ -382,15 +368,15 @@ fn parameters_of_generated_tasks() {
         places(&task, String::new(), &mut all);
         assert!(all.contains(&"/samples".to_owned()), "{task}");
         for at in all {
-            for number in &numbers {
+            for number in numbers.as_array().unwrap() {
                 let mut task = task.clone();
                 *task.pointer_mut(&at).unwrap() = number.clone();
-                let Ok(tasks) = serde_json::from_value::<Synthetic>(json!({ family: [task] }))
-                else {
+                let Ok(tasks) = serde_json::from_value::<Tasks>(json!({ family: [task] })) else {
                     continue;
                 };
                 let start = Instant::now();
-                let made = || drop(tasks.tasks()[0].task.samples(&tokenizer, 0));
+                let task = &asked(&tasks, Path::new(""))[0].task;
+                let made = || drop(task.samples(&tokenizer, 0));
                 if catch_unwind(AssertUnwindSafe(made)).is_err() {
                     panicked.push(format!("{family}{at} = {number}"));
                 }
@@ -400,8 +386,4 @@ fn parameters_of_generated_tasks() {
         }
     }
     assert!(panicked.is_empty(), "{panicked:#?}");
-}
-
-fn to_json(task: impl Serialize) -> Value {
-    serde_json::to_value(task).unwrap()
 }

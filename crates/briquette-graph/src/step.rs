@@ -2,12 +2,8 @@ use std::{collections::BTreeMap, marker::PhantomData};
 
 use burn::tensor::{Int, Tensor};
 
-use briquette::{
-    KvCache,
-    device::Upkeep,
-    ops::{most_likely, note_sends},
-    state::Replay,
-};
+use briquette::{KvCache, device::Upkeep, state::Replay};
+use briquette_ops::{most_likely, note_sends};
 
 use crate::{
     Error,

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use briquette::ops::is_host;
+use briquette_ops::is_host;
 use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{DType, Device, Tensor},
@@ -11,10 +11,7 @@ use burn_store::{
 
 use crate::{
     Architecture, Error, Model, ModelConfig, Result,
-    checkpoint::{
-        expected::{Expected, Slot},
-        weights::Weights,
-    },
+    checkpoint::weights::{Expected, Slot, Weights},
     nn::embedding::Embedding,
 };
 

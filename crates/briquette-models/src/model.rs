@@ -8,10 +8,11 @@ use burn::{
 use briquette::{
     Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy,
     device::Upkeep,
-    ops::{Fallback, Ops, QuantizedMatrix, best},
+    ops::{Fallback, Ops, best},
     policy::PositionMode,
     position::PositionEncoding,
 };
+use briquette_ops::QuantizedMatrix;
 
 use crate::{
     Attend, Error, Interrupt, ModelConfig, Result, WeightBits,
@@ -89,7 +90,7 @@ impl Model {
     }
 
     /// The same model, whose linear layers have their weights output by output in memory (K-major)
-    /// where its device's kernels [multiply faster so](briquette::ops::ModelOps::prefers_k_major).
+    /// where its device's kernels [multiply faster so](briquette_ops::ModelOps::prefers_k_major).
     /// [`load`](Self::load) returns such a model. Shapes stay `[inputs, outputs]`.
     #[must_use]
     pub fn with_k_major_weights(mut self) -> Self {
@@ -182,9 +183,7 @@ impl Model {
     pub fn context(&self, policy: &Policy) -> Option<usize> {
         let context = self.config.max_position_embeddings;
         match policy.positions() {
-            PositionMode::Written | PositionMode::Deferred => Some(context),
-            PositionMode::InCache if self.config.sliding_window.is_some() => Some(context),
-            PositionMode::InCache => {
+            PositionMode::InCache if self.config.sliding_window.is_none() => {
                 let Some(slack) = policy.schedule().decode_every else { return Some(context) };
                 if let Some(Budget::Ratio(ratio)) = policy.budget() {
                     return Some((context.saturating_sub(slack) as f64 / ratio) as usize);
@@ -192,6 +191,7 @@ impl Model {
                 let held = self.most_held(policy, usize::MAX).saturating_add(slack);
                 (held > context).then_some(context)
             }
+            _ => Some(context),
         }
     }
 
@@ -205,7 +205,7 @@ impl Model {
                 let entry = self.cache_shape().token_bytes(self.dtype());
                 usize::try_from(bytes).unwrap_or(usize::MAX) / entry.max(1)
             }
-            None => seen,
+            _ => seen,
         }
     }
 
@@ -248,7 +248,7 @@ impl Model {
     /// # Errors
     /// [`Error::CacheShape`] for the cache of another model, [`Error::TokenOutOfRange`], and
     /// [`Error::Cache`] for what the cache refuses. An error in the middle of the layers leaves the
-    /// cache as it was before too ([`KvCache::step`]), except at a decoded token under a policy
+    /// cache as it was before too ([`KvCache::transaction`]), except at a decoded token under a policy
     /// that compresses in decoding: to take that back costs a copy of the cache, so it is the
     /// caller's choice to run it in a step.
     pub fn forward(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
@@ -337,10 +337,12 @@ impl Model {
         Self::check_not_empty(&tokens)?;
         self.check_cache(cache)?;
         self.interrupt.check()?;
-        if tokens.dims()[1] == 1 && cache.step_copies() {
+        if tokens.dims()[1] == 1 && cache.transaction_copies() {
             return self.model.forward(tokens, &self.positions, cache, &Interrupt::new());
         }
-        cache.try_step(|cache| self.model.forward(tokens, &self.positions, cache, &self.interrupt))
+        cache.try_transaction(|cache| {
+            self.model.forward(tokens, &self.positions, cache, &self.interrupt)
+        })
     }
 
     /// Runs tokens that were checked before through the layers, for the calls of `attend` that they

@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Tensor};
 
-use briquette::ops::QuantizedMatrix;
+use briquette_ops::QuantizedMatrix;
 
 use crate::{
     Model, Result, WeightBits,

@@ -1,6 +1,6 @@
 //! Settings of a configuration that are refused.
 
-use crate::{Error, shown::shown};
+use crate::{Error, Result, shown::shown};
 
 /// The error of a setting that is known and not supported.
 pub(crate) fn unsupported(
@@ -28,4 +28,9 @@ pub(crate) fn invalid(
     must_be: impl Into<String>,
 ) -> Error {
     Error::InvalidSetting { key, found: shown(found), must_be: must_be.into() }
+}
+
+/// Refuses zero.
+pub(crate) fn check_positive(key: &'static str, found: usize) -> Result<()> {
+    if found == 0 { Err(invalid(key, 0, "at least 1")) } else { Ok(()) }
 }

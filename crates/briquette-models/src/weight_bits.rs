@@ -1,6 +1,6 @@
 use std::{fmt, str::FromStr};
 
-use briquette::ops::WeightFormat;
+use briquette_ops::WeightFormat;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, setting::invalid};

@@ -1,15 +1,19 @@
 //! Every architecture beside `transformers`, on the tiny random checkpoints in `fixtures`, which
 //! `tests/goldens/architectures.py` makes.
 
+mod common;
+
 use std::{fs, path::PathBuf, sync::Arc};
 
-use briquette::{
-    Budget, CacheShape, HeadScores, KvCache, Policy, Profile, QueryStatistics, methods,
-};
+use briquette::{Budget, CacheShape, HeadScores, Policy, Profile, QueryStatistics, methods};
 use briquette_models::{
-    Architecture, Error, GenerateOptions, Model, ModelConfig, generate, generate_batch, prefill,
+    Architecture, Error, Model, ModelConfig, generate, generate_batch, prefill,
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::DType;
+use common::{
+    assert_close, assert_invalid, assert_unsupported, cache, device, fixtures, host, logits,
+    options, row, with_keys,
+};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
@@ -33,19 +37,11 @@ const CHECKPOINTS: [&str; 15] = [
 const VOCABULARY: usize = 96;
 
 fn folder(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures")).join(name)
-}
-
-fn device() -> Device {
-    briquette::device::open("flex").unwrap()
+    fixtures().join(name)
 }
 
 fn load(name: &str) -> Model {
     Model::load(folder(name), &device(), DType::F32).unwrap()
-}
-
-fn cache(model: &Model) -> KvCache {
-    model.cache(Policy::full()).unwrap()
 }
 
 /// Outputs of `transformers`.
@@ -77,31 +73,14 @@ impl Expected {
     }
 }
 
-fn row(ids: &[u32]) -> Tensor<2, Int> {
-    Tensor::from_data(TensorData::new(ids.to_vec(), [1, ids.len()]), &device())
-}
-
-fn host<const D: usize>(logits: Tensor<D>) -> Vec<f32> {
-    logits.try_into_vec_as().unwrap()
-}
-
-fn assert_close(name: &str, found: &[f32], expected: &[f32]) {
-    assert_eq!(found.len(), expected.len(), "{name}");
-    let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
-    let worst = off.fold(0.0, |a: f32, b| if b.is_nan() { b } else { a.max(b) });
-    assert!(worst <= 1e-4, "{name}: differs by {worst}");
-}
-
-fn options(max_new_tokens: usize) -> GenerateOptions {
-    GenerateOptions { max_new_tokens, ..Default::default() }
-}
+/// How far logits may be off.
+const NEAR: f32 = 1e-4;
 
 #[test]
 fn logits_of_a_prompt_are_those_of_transformers() {
     for name in CHECKPOINTS {
         let (model, expected) = (load(name), Expected::read(name, ""));
-        let logits = host(model.forward(row(&expected.tokens), &mut cache(&model)).unwrap());
-        assert_close(name, &logits, &expected.logits);
+        assert_close(name, &logits(&model, &expected.tokens), &expected.logits, NEAR);
     }
 }
 
@@ -112,12 +91,13 @@ fn logits_are_the_same_token_by_token_and_in_chunks() {
         let mut one_by_one = cache(&model);
         for (place, token) in expected.tokens.iter().enumerate() {
             let logits = model.forward_last(row(&[*token]), &mut one_by_one).unwrap();
-            assert_close(name, &host(logits), expected.after(place));
+            assert_close(name, &host(logits), expected.after(place), NEAR);
         }
         for chunk in [5, 31] {
             let prompts = [&expected.tokens];
             let logits = prefill(&model, &prompts, &mut cache(&model), Some(chunk)).unwrap();
-            assert_close(name, &host(logits), expected.after(expected.tokens.len() - 1));
+            let last = expected.after(expected.tokens.len() - 1);
+            assert_close(name, &host(logits), last, NEAR);
         }
     }
 }
@@ -131,7 +111,7 @@ fn logits_are_the_same_in_a_batch_padded_on_the_left() {
         for chunk in [None, Some(7)] {
             let logits = host(prefill(&model, &prompts, &mut cache(&model), chunk).unwrap());
             for (logits, length) in logits.chunks(VOCABULARY).zip(lengths) {
-                assert_close(name, logits, expected.after(length - 1));
+                assert_close(name, logits, expected.after(length - 1), NEAR);
             }
         }
     }
@@ -183,7 +163,7 @@ fn frequencies_of_a_longer_context_are_chosen_before_the_text() {
         let config = short.config().clone().with_context(context).unwrap();
         let long = Model::load_as(config, folder(name), &device(), DType::F32).unwrap();
         let logits = prefill(&long, &[&expected.tokens], &mut cache(&long), Some(50)).unwrap();
-        assert_close(name, &host(logits), &expected.logits);
+        assert_close(name, &host(logits), &expected.logits, NEAR);
         let (text, _) =
             generate(&long, &expected.tokens, &mut cache(&long), &options(greedy), |_| {}).unwrap();
         assert_eq!(text.tokens, expected.greedy, "{name}");
@@ -265,25 +245,16 @@ fn profile(shape: CacheShape) -> Arc<Profile> {
     let scores: Vec<Vec<f64>> = (0..shape.layers)
         .map(|layer| (0..shape.query_heads).map(|head| (1 + layer + head) as f64 / 10.0).collect())
         .collect();
-    Arc::new(Profile {
-        model: "a test".into(),
-        weights: None,
-        made: "by hand".into(),
-        shape,
-        heads: HeadScores { semantic: scores.clone(), copy_paste: scores.clone(), headkv: scores },
-        layer_errors: (0..shape.layers).map(|layer| 0.1 + 0.3 * layer as f64).collect(),
-        queries: Some(queries(shape)),
-        patterns: None,
-    })
+    let [semantic, copy_paste, headkv] = [scores.clone(), scores.clone(), scores];
+    let heads = HeadScores { semantic, copy_paste, headkv };
+    let layer_errors = (0..shape.layers).map(|layer| 0.1 + 0.3 * layer as f64).collect();
+    Arc::new(Profile::new(shape, heads, layer_errors).with_queries(queries(shape)))
 }
 
 /// The configuration of a checkpoint with other keys.
 fn with(name: &str, keys: Value) -> Result<ModelConfig, Error> {
     let text = fs::read_to_string(folder(name).join("config.json")).unwrap();
-    let mut config: Value = serde_json::from_str(&text).unwrap();
-    for (key, value) in keys.as_object().unwrap() {
-        config[key] = value.clone();
-    }
+    let config = with_keys(serde_json::from_str(&text).unwrap(), &keys);
     ModelConfig::from_json(&config.to_string())
 }
 
@@ -300,10 +271,7 @@ fn what_an_architecture_has_and_this_has_not_is_refused_by_name() {
         ("phi3", json!({ "rope_parameters": { "rope_type": "other" } }), "rope_type"),
     ];
     for (name, keys, named) in unsupported {
-        match with(name, keys) {
-            Err(Error::UnsupportedSetting { key, .. }) => assert_eq!(key, named),
-            other => panic!("{name}: {other:?}"),
-        }
+        assert_unsupported(with(name, keys), named);
     }
     let invalid = [
         ("smollm3", json!({ "no_rope_layers": [1, 0] }), "the length of no_rope_layers"),
@@ -325,10 +293,7 @@ fn what_an_architecture_has_and_this_has_not_is_refused_by_name() {
         ),
     ];
     for (name, keys, named) in invalid {
-        match with(name, keys) {
-            Err(Error::InvalidSetting { key, .. }) => assert_eq!(key, named),
-            other => panic!("{name}: {other:?}"),
-        }
+        assert_invalid(with(name, keys), named);
     }
 }
 

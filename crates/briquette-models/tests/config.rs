@@ -1,17 +1,17 @@
 //! Keys and values of `config.json`, accepted and refused.
 
+mod common;
+
 use briquette_models::{Error, ModelConfig, RopeConfig, RopeScaling};
+use common::{assert_invalid, assert_unsupported, with_keys};
 use serde_json::{Value, json};
 
 fn read(keys: Value) -> Result<ModelConfig, Error> {
-    let mut config = json!({
+    let config = json!({
         "model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 40,
         "num_hidden_layers": 2, "num_attention_heads": 4,
     });
-    for (key, value) in keys.as_object().unwrap() {
-        config[key] = value.clone();
-    }
-    ModelConfig::from_json(&config.to_string())
+    ModelConfig::from_json(&with_keys(config, &keys).to_string())
 }
 
 #[test]
@@ -134,10 +134,7 @@ fn what_would_be_computed_wrongly_is_refused() {
         (json!({ "quantization_config": { "bits": 4 } }), "quantization_config"),
     ];
     for (keys, named) in unsupported {
-        match read(keys) {
-            Err(Error::UnsupportedSetting { key, .. }) => assert_eq!(key, named),
-            other => panic!("{other:?}"),
-        }
+        assert_unsupported(read(keys), named);
     }
     let invalid = [
         (json!({ "num_key_value_heads": 3 }), "num_attention_heads"),
@@ -161,10 +158,7 @@ fn what_would_be_computed_wrongly_is_refused() {
         (json!({ "rope_scaling": { "rope_type": "llama3", "factor": 8.0 } }), "low_freq_factor"),
     ];
     for (keys, named) in invalid {
-        match read(keys) {
-            Err(Error::InvalidSetting { key, .. }) => assert_eq!(key, named),
-            other => panic!("{other:?}"),
-        }
+        assert_invalid(read(keys), named);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Conversations and token streams on the embedded model.
 
-use std::path::PathBuf;
+mod common;
 
 use briquette::{Budget, Policy};
 use briquette_models::{
@@ -8,13 +8,10 @@ use briquette_models::{
     TokenStream, Tokenizer, generate,
 };
 use burn::tensor::DType;
+use common::{device, ember};
 
 const CHAT: &str = "{% for message in messages %}<{{ message.role }}> {{ message.content }}\n{% endfor %}\
                     {% if add_generation_prompt %}<assistant> {% endif %}";
-
-fn ember() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m"))
-}
 
 fn template(text: &str) -> ChatTemplate {
     ChatTemplate::new(text, None, None).unwrap()
@@ -22,8 +19,7 @@ fn template(text: &str) -> ChatTemplate {
 
 #[test]
 fn a_stream_is_what_generate_gives() {
-    let device = briquette::device::open("flex").unwrap();
-    let model = Model::load(ember(), &device, DType::F32).unwrap();
+    let model = Model::load(ember(), &device(), DType::F32).unwrap();
     let tokenizer = Tokenizer::load(ember()).unwrap();
     let prompt = tokenizer.encode("It was a dark and stormy night", true).unwrap();
     let drawn = GenerateOptions { temperature: 0.8, seed: 5, ..GenerateOptions::default() };

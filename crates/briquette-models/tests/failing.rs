@@ -1,5 +1,6 @@
 //! A forward pass that fails in the middle of the layers.
 
+mod common;
 mod tiny;
 
 use std::sync::{
@@ -8,13 +9,14 @@ use std::sync::{
 };
 
 use briquette::{
-    Budget, LayerView, Policy, Schedule, Scorer,
-    score::{AttentionRequest, Knorm},
+    Budget, LayerView, Policy, Schedule,
+    score::{AttentionRequest, Knorm, Scorer},
 };
 use briquette_models::{Error, Model};
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
+use common::row;
 use serde_json::json;
-use tiny::{Tiny, device, prompt};
+use tiny::{Tiny, prompt};
 
 const LAYERS: usize = 4;
 
@@ -40,11 +42,9 @@ impl Scorer for FailsInTheThird {
 }
 
 fn logits(model: &Model, cache: &mut briquette::KvCache, ids: &[u32]) -> Result<Vec<f32>, Error> {
-    let tokens =
-        Tensor::<2, Int>::from_data(TensorData::new(ids.to_vec(), [1, ids.len()]), &device());
-    let run = |cache: &mut briquette::KvCache| model.forward(tokens, cache);
+    let run = |cache: &mut briquette::KvCache| model.forward(row(ids), cache);
     // A prompt is a step already.
-    let logits = if ids.len() > 1 { run(cache) } else { cache.try_step(run) };
+    let logits = if ids.len() > 1 { run(cache) } else { cache.try_transaction(run) };
     Ok(logits?.try_into_vec_as()?)
 }
 

@@ -1,5 +1,6 @@
 //! The generation loop on tiny random models.
 
+mod common;
 mod tiny;
 
 use std::ops::ControlFlow;
@@ -8,40 +9,31 @@ use briquette::{
     Budget, CacheShape, KvCache, Policy, PrefillCompression, Schedule, position::PositionEncoding,
 };
 use briquette_models::{
-    Attend, Error, GenerateOptions, Interrupt, Model, continue_batch_until, generate,
+    Attend, Error, GenerateOptions, Generation, Interrupt, Model, continue_batch_until, generate,
     generate_batch, generate_batch_until, generate_until, prefill, prefill_shared,
 };
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
+use common::{cache, host, logits, options, row};
 use serde_json::json;
 use tiny::{Tiny, device, prompt};
 
-fn cache(model: &Model) -> KvCache {
-    model.cache(Policy::full()).unwrap()
+/// What a policy that counts positions in the cache compresses by.
+const IN_PARTS: Schedule = Schedule::always(1).with_prefill(PrefillCompression::EveryChunk);
+
+fn assert_close(found: &[f32], expected: &[f32]) {
+    common::assert_close("logits", found, expected, 2e-5);
 }
 
-fn row(ids: &[u32]) -> Tensor<2, Int> {
-    Tensor::from_data(TensorData::new(ids.to_vec(), [1, ids.len()]), &device())
-}
-
-fn host<const D: usize>(logits: Tensor<D>) -> Vec<f32> {
-    logits.try_into_vec_as().unwrap()
-}
-
-fn assert_close(a: &[f32], b: &[f32]) {
-    assert_eq!(a.len(), b.len());
-    let worst = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(worst <= 2e-5, "differs by {worst}");
-}
-
-fn options(max_new_tokens: usize) -> GenerateOptions {
-    GenerateOptions { max_new_tokens, ..Default::default() }
+/// What prompts are continued by.
+fn batch(model: &Model, prompts: &[Vec<u32>], options: &GenerateOptions) -> Vec<Generation> {
+    generate_batch(model, prompts, &mut cache(model), options, |_, _| {}).unwrap().0
 }
 
 #[test]
 fn the_last_logits_are_the_last_column_however_the_prompt_arrives() {
     let model = Tiny::new().load();
     let ids = prompt(1, 23);
-    let all = host(model.forward(row(&ids), &mut cache(&model)).unwrap());
+    let all = logits(&model, &ids);
     let last = &all[22 * 64..];
     assert_close(&host(model.forward_last(row(&ids), &mut cache(&model)).unwrap()), last);
     for chunk in [None, Some(1), Some(5), Some(22), Some(23), Some(100)] {
@@ -116,14 +108,12 @@ fn whoever_hears_the_tokens_can_end_them() {
 fn a_row_rests_after_its_stop_token() {
     let model = Tiny::new().load();
     let prompts = [prompt(6, 8), prompt(7, 15)];
-    let (free, _) =
-        generate_batch(&model, &prompts, &mut cache(&model), &options(20), |_, _| {}).unwrap();
+    let free = batch(&model, &prompts, &options(20));
     // A token that only the first row generates, and where it does first.
     let stop = *free[0].tokens.iter().find(|token| !free[1].tokens.contains(token)).unwrap();
     let at = free[0].tokens.iter().position(|token| *token == stop).unwrap();
     let options = GenerateOptions { stop: vec![stop], ..options(20) };
-    let (rows, _) =
-        generate_batch(&model, &prompts, &mut cache(&model), &options, |_, _| {}).unwrap();
+    let rows = batch(&model, &prompts, &options);
     assert_eq!(rows[0].tokens, free[0].tokens[..at]);
     assert!(rows[0].stopped && !rows[1].stopped);
     assert_eq!(rows[1], free[1]);
@@ -135,8 +125,7 @@ fn a_row_rests_after_its_stop_token() {
 fn whoever_hears_a_row_can_end_it_and_no_other() {
     let model = Tiny::new().load();
     let prompts = [prompt(6, 8), prompt(7, 15)];
-    let (free, _) =
-        generate_batch(&model, &prompts, &mut cache(&model), &options(12), |_, _| {}).unwrap();
+    let free = batch(&model, &prompts, &options(12));
     let mut heard = [0; 2];
     let (rows, timing) =
         generate_batch_until(&model, &prompts, &mut cache(&model), &options(12), |row, _| {
@@ -220,12 +209,7 @@ fn the_context_has_an_end() {
 #[test]
 fn positions_counted_in_the_cache_have_no_end() {
     let model = Tiny::new().load();
-    let schedule = Schedule {
-        prefill: PrefillCompression::EveryChunk,
-        decode_every: Some(1),
-        append_only: None,
-    };
-    let policy = Policy::streaming_llm(Budget::Tokens(32)).with_schedule(schedule);
+    let policy = Policy::streaming_llm(Budget::Tokens(32)).with_schedule(IN_PARTS);
     assert_eq!(model.context(&policy), None);
     let mut cache = model.cache(policy).unwrap();
     let options = GenerateOptions { chunk: Some(16), ..options(8) };
@@ -237,12 +221,7 @@ fn positions_counted_in_the_cache_have_no_end() {
 #[test]
 fn prompts_beyond_the_context_come_in_parts_or_are_refused_at_once() {
     let model = Tiny::new().load();
-    let in_parts = Schedule {
-        prefill: PrefillCompression::EveryChunk,
-        decode_every: Some(1),
-        append_only: None,
-    };
-    let policy = |budget| Policy::streaming_llm(budget).with_schedule(in_parts);
+    let policy = |budget| Policy::streaming_llm(budget).with_schedule(IN_PARTS);
     let run = |policy: Policy, tokens: usize, chunk| {
         let mut cache = model.cache(policy).unwrap();
         let options = GenerateOptions { chunk, ..options(3) };
@@ -275,18 +254,6 @@ fn prompts_beyond_the_context_come_in_parts_or_are_refused_at_once() {
     assert_eq!(context(Budget::Ratio(0.5)), Some(254));
     assert_eq!(context(Budget::Bytes(1 << 20)), Some(128));
     assert_eq!(context(Budget::Bytes(1 << 10)), None);
-}
-
-#[cfg(unix)]
-#[test]
-fn weights_that_are_no_file_are_refused() {
-    let dir = Tiny::new().folder();
-    let weights = dir.path().join("model.safetensors");
-    std::fs::remove_file(&weights).unwrap();
-    assert!(std::process::Command::new("mkfifo").arg(&weights).status().unwrap().success());
-    let error =
-        Model::load(dir.path(), &device(), burn::tensor::DType::F32).unwrap_err().to_string();
-    assert!(error.contains("model.safetensors: it is no regular file"), "{error}");
 }
 
 #[test]

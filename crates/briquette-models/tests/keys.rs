@@ -1,11 +1,13 @@
 //! Configurations as people have them beside `transformers`: pairs of keys that say the same thing,
 //! and keys left out. `tests/goldens/keys.py` makes `fixtures/keys.json`.
 
-use std::{fs, path::PathBuf};
+mod common;
 
-use briquette::Policy;
-use briquette_models::{Error, GenerateOptions, Model, generate};
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use std::fs;
+
+use briquette_models::{Error, Model, generate};
+use burn::tensor::DType;
+use common::{cache, device, fixtures, options, row};
 use safetensors::{SafeTensors, tensor::TensorView};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -84,14 +86,6 @@ const READ: &[(&str, &str)] = &[
     ("rope: dynamic", "Mixtral's heads have no width there"),
 ];
 
-fn fixtures() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures"))
-}
-
-fn device() -> Device {
-    briquette::device::open("flex").unwrap()
-}
-
 /// The folder of a checkpoint with a change.
 fn folder(name: &str, change: &Change) -> TempDir {
     let source = fixtures().join(name);
@@ -157,9 +151,7 @@ fn compare(model: &Model, outcome: &Outcome) -> Result<(), String> {
     // Behind its window a text is another.
     let context = config.max_position_embeddings;
     let count = greedy.len().min(context.saturating_sub(prompt.len()));
-    let options = GenerateOptions { max_new_tokens: count, ..Default::default() };
-    let mut cache = model.cache(Policy::full()).unwrap();
-    let (found, _) = generate(model, prompt, &mut cache, &options, |_| {}).unwrap();
+    let (found, _) = generate(model, prompt, &mut cache(model), &options(count), |_| {}).unwrap();
     if found.tokens != greedy[..count] {
         return Err(format!("{:?} instead of {greedy:?}", found.tokens));
     }
@@ -167,9 +159,7 @@ fn compare(model: &Model, outcome: &Outcome) -> Result<(), String> {
         return Ok(());
     }
     let text = [&prompt[..], greedy].concat();
-    let row =
-        Tensor::<2, Int>::from_data(TensorData::new(text.clone(), [1, text.len()]), &device());
-    let logits = model.forward_last(row, &mut model.cache(Policy::full()).unwrap()).unwrap();
+    let logits = model.forward_last(row(&text), &mut cache(model)).unwrap();
     let largest = logits.max().into_scalar::<f32>();
     match (largest - logit).abs() < 2e-3 {
         true => Ok(()),

@@ -1,6 +1,7 @@
 //! Sizes that a `config.json` claims are held to what the folder holds before memory is sized by
 //! them.
 
+mod common;
 mod tiny;
 
 use std::{
@@ -8,9 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use briquette::Policy;
 use briquette_models::{Error, Model, ModelConfig};
 use burn::tensor::DType;
+use common::{cache, host};
 use serde_json::{Value, json};
 use tiny::{Tiny, device, prompt};
 
@@ -95,9 +96,8 @@ fn a_long_context_takes_memory_when_it_is_used() {
     let long = load_with(&Tiny::new(), "max_position_embeddings", json!(1_u64 << 40)).unwrap();
     assert_eq!(long.config().max_position_embeddings, 1 << 40);
     let logits = |model: &Model| {
-        let mut cache = model.cache(Policy::full()).unwrap();
-        let logits = briquette_models::prefill(model, &[prompt(3, 100)], &mut cache, None).unwrap();
-        logits.try_into_vec_as::<f32>().unwrap()
+        let prompts = [prompt(3, 100)];
+        host(briquette_models::prefill(model, &prompts, &mut cache(model), None).unwrap())
     };
     assert_eq!(logits(&long), logits(&Tiny::new().load()));
 }

@@ -82,37 +82,24 @@ fn lying<T>(tensor: FloatTensor<Flex>) -> Option<View<T>> {
     Some(View::Shared(tensor, start..end))
 }
 
-impl View<f32> {
-    fn shared<const D: usize>(x: &Tensor<D>) -> Option<Self> {
-        #[cfg(feature = "flex")]
-        if is_host(&x.device()) && x.dtype() == DType::F32 {
-            return lying(x.clone().try_into_primitive::<Flex>().ok()?);
-        }
-        let _ = x;
-        None
+/// The numbers of a tensor where they lie, if they are the host's, of this type and without gaps.
+fn shared<T, const D: usize>(x: &Tensor<D>, dtype: DType) -> Option<View<T>> {
+    #[cfg(feature = "flex")]
+    if is_host(&x.device()) && x.dtype() == dtype {
+        return lying(x.clone().try_into_primitive::<Flex>().ok()?);
     }
+    let _ = (x, dtype);
+    None
 }
 
-#[cfg(feature = "flex")]
-impl View<f16> {
-    fn shared<const D: usize>(x: &Tensor<D>) -> Option<Self> {
-        if !is_host(&x.device()) || x.dtype() != DType::F16 {
-            return None;
-        }
-        lying(x.clone().try_into_primitive::<Flex>().ok()?)
+/// The same of the bytes of 32-bit integers.
+fn shared_bytes(x: &Tensor<2, Int>) -> Option<View<u8>> {
+    #[cfg(feature = "flex")]
+    if is_host(&x.device()) && x.dtype() == DType::I32 {
+        return lying(x.clone().try_into_primitive::<Flex>().ok()?);
     }
-}
-
-impl View<u8> {
-    /// The bytes of 32-bit integers.
-    fn shared<const D: usize>(x: &Tensor<D, Int>) -> Option<Self> {
-        #[cfg(feature = "flex")]
-        if is_host(&x.device()) && x.dtype() == DType::I32 {
-            return lying(x.clone().try_into_primitive::<Flex>().ok()?);
-        }
-        let _ = x;
-        None
-    }
+    let _ = x;
+    None
 }
 
 /// The input of an operation, by its name, read and refused.
@@ -132,7 +119,7 @@ impl HostInput {
 
     /// The numbers of a tensor, in f32, which are not changed.
     pub(crate) fn view<const D: usize>(self, x: &Tensor<D>) -> Result<View<f32>> {
-        match View::<f32>::shared(x) {
+        match shared(x, DType::F32) {
             Some(view) => Ok(view),
             None => self.floats(x).map(View::Copied),
         }
@@ -141,7 +128,7 @@ impl HostInput {
     /// The numbers of a tensor of the host, in f16.
     #[cfg(feature = "flex")]
     pub(crate) fn halves<const D: usize>(self, x: &Tensor<D>) -> Result<View<f16>> {
-        if let Some(view) = View::<f16>::shared(x) {
+        if let Some(view) = shared(x, DType::F16) {
             return Ok(view);
         }
         let numbers = x.clone().cast(DType::F16).try_into_vec_as();
@@ -150,7 +137,7 @@ impl HostInput {
 
     /// The bytes of 32-bit words.
     pub(crate) fn bytes(self, words: &Tensor<2, Int>) -> Result<View<u8>> {
-        if let Some(view) = View::<u8>::shared(words) {
+        if let Some(view) = shared_bytes(words) {
             return Ok(view);
         }
         let words = words.clone().cast(DType::I32).try_into_data();

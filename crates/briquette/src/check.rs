@@ -3,11 +3,11 @@
 use crate::{CacheShape, Error, Result, ops::Pool};
 
 /// Refuses a parameter, with its value and its range.
-pub(crate) fn refuse(
+pub(crate) fn refuse<T>(
     parameter: &'static str,
     value: impl ToString,
     must_be: impl Into<String>,
-) -> Result<()> {
+) -> Result<T> {
     Err(Error::InvalidParameter { parameter, value: value.to_string(), must_be: must_be.into() })
 }
 

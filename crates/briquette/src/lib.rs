@@ -46,7 +46,7 @@
 
 pub mod allocate;
 mod budget;
-pub mod cache;
+mod cache;
 mod check;
 mod columns;
 pub mod device;
@@ -75,12 +75,18 @@ mod upkeep;
 mod view;
 
 pub use budget::Budget;
-pub use cache::{CacheConfig, InputCheck, KvCache, Prompt};
+pub use cache::{
+    CacheConfig, InputCheck, KvCache, Prompt, Reconstruction, SharedPrefill, SharedTimes,
+};
 pub use error::{Error, Result};
-pub use policy::{Policy, PrefillCompression, Schedule, SparsePrefill, methods};
-pub use prefix::Prefix;
+pub use policy::{
+    methods::methods,
+    policy::Policy,
+    schedule::{PrefillCompression, Schedule},
+    sparse_prefill::SparsePrefill,
+};
+pub use prefix::file::Prefix;
 pub use profile::{HeadScoreKind, HeadScores, Profile};
 pub use query_statistics::QueryStatistics;
-pub use score::Scorer;
 pub use shape::CacheShape;
 pub use view::LayerView;

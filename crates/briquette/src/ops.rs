@@ -1,9 +1,16 @@
-//! Hot operations, behind one trait: [`Ops`], from the crate `briquette-ops`. Policies never name a
-//! backend.
+//! Hot operations, behind one trait: [`Ops`]. Policies never name a backend.
+//!
+//! Stages of one's own need what is listed here. All operations, with the input of each, are in the
+//! crate `briquette-ops`, which may change between minor versions.
 
 use std::sync::Arc;
 
-pub use briquette_ops::*;
+pub(crate) use briquette_ops::*;
+pub use briquette_ops::{
+    AttentionOutput, AttentionStatistics, Clustering, Entries, EvictLimits, EvictMergeInput,
+    EvictSpreadInput, Fallback, HeadPattern, MergeInput, NearestInput, OpError, Ops, PackedNumbers,
+    Reference, SelectInput, Selection, Split, Statistic, Visibility, gather_rows, padding_mask,
+};
 
 /// Returns the fastest operations of this build: kernels on the devices that have them, tensor
 /// operations elsewhere.

@@ -4,7 +4,7 @@
 //! `briquette calibrate` makes the file; HeadKV, CompressKV, Q-Filter, TriAttention, DuoAttention
 //! and MInference read it.
 
-use std::path::Path;
+use std::{fmt::Display, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,7 @@ use crate::{CacheShape, Error, QueryStatistics, Result, files, head_patterns, op
 /// Head scores and layer errors of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct Profile {
     /// Checkpoint it was made from, for people.
     pub model: String,
@@ -38,6 +39,20 @@ pub struct Profile {
     pub patterns: Option<Vec<Vec<HeadPattern>>>,
 }
 
+impl Profile {
+    /// A profile of what the papers' methods read; everything else is empty.
+    pub fn new(shape: CacheShape, heads: HeadScores, layer_errors: Vec<f64>) -> Self {
+        let (model, made) = Default::default();
+        let (weights, queries, patterns) = (None, None, None);
+        Self { model, made, weights, shape, heads, layer_errors, queries, patterns }
+    }
+
+    /// Sets the statistics of its queries.
+    pub fn with_queries(self, queries: QueryStatistics) -> Self {
+        Self { queries: Some(queries), ..self }
+    }
+}
+
 /// Retrieval scores of the query heads by three measures; each `[layers][query_heads]`, not
 /// negative.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,6 +71,7 @@ pub struct HeadScores {
 /// One of the measures of [`HeadScores`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum HeadScoreKind {
     /// [`HeadScores::semantic`]
     #[default]
@@ -90,10 +106,7 @@ impl Profile {
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let origin = path.display().to_string();
-        let text = files::read_text(path).map_err(|error| Error::ProfileFile {
-            origin: origin.clone(),
-            message: error.to_string(),
-        })?;
+        let text = files::read_text(path).map_err(|error| failed(&origin, error))?;
         Self::parse(&text, &origin)
     }
 
@@ -106,10 +119,7 @@ impl Profile {
     }
 
     fn parse(text: &str, origin: &str) -> Result<Self> {
-        let profile: Self = serde_json::from_str(text).map_err(|error| Error::ProfileFile {
-            origin: origin.to_owned(),
-            message: error.to_string(),
-        })?;
+        let profile: Self = serde_json::from_str(text).map_err(|error| failed(origin, error))?;
         profile.check()?;
         Ok(profile)
     }
@@ -119,10 +129,7 @@ impl Profile {
     /// # Errors
     /// [`Error::ProfileFile`] if a number has no JSON form.
     pub fn to_json(&self) -> Result<String> {
-        serde_json::to_string_pretty(self).map_err(|error| Error::ProfileFile {
-            origin: self.model.clone(),
-            message: error.to_string(),
-        })
+        serde_json::to_string_pretty(self).map_err(|error| failed(&self.model, error))
     }
 
     /// Checks that every table has the dimensions of the shape and holds finite numbers that are
@@ -183,4 +190,8 @@ impl Profile {
         }
         Err(Error::ProfileShape { model: self.model.clone(), profile: self.shape, cache: shape })
     }
+}
+
+fn failed(origin: &str, error: impl Display) -> Error {
+    Error::ProfileFile { origin: origin.to_owned(), message: error.to_string() }
 }

@@ -1,7 +1,8 @@
 use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 
-/// Dimensions of a model that its KV cache depends on.
+/// Dimensions of a model that its KV cache depends on. They stay these four: what else a model may
+/// say is in [`CacheConfig`](crate::CacheConfig).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CacheShape {

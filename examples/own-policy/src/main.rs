@@ -6,8 +6,11 @@
 
 use std::{error::Error, path::Path};
 
-use briquette::{Budget, LayerView, Policy, Result, Schedule, Scorer};
-use briquette::{ops::Pool, policy::Recent, score::AttentionRequest};
+use briquette::{Budget, LayerView, Policy, Result, Schedule, score::Scorer};
+use briquette::{
+    policy::Recent,
+    score::{AttentionRequest, Pool},
+};
 use briquette_eval::{
     journal::Accept,
     run::{OwnPolicy, Plan, RunFile, Runner, Summary, begin, execute},

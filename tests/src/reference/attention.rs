@@ -29,14 +29,15 @@ impl Encoding {
     }
 }
 
+/// The product of two vectors.
+pub fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
 /// The weights one query `[head_dim]` gives to the keys it sees: `softmax(q · k · scale)`,
 /// `[keys]`.
 pub fn weights(query: &[f64], keys: &[Vec<f64>], scale: f64) -> Vec<f64> {
-    let mut logits = Vec::new();
-    for key in keys {
-        let dot: f64 = query.iter().zip(key).map(|(q, k)| q * k).sum();
-        logits.push(dot * scale);
-    }
+    let logits: Vec<f64> = keys.iter().map(|key| dot(query, key) * scale).collect();
     let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let powers: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
     let total: f64 = powers.iter().sum();
@@ -101,9 +102,8 @@ mod tests {
     fn rotation_keeps_length_and_depends_on_distance_only() {
         let rope = Encoding::Rotary { theta: 100.0 };
         let (q, k) = ([0.3, -1.2, 0.8, 0.5], [1.0, 0.1, -0.4, 0.9]);
-        let dot = |i: usize, j: usize| -> f64 {
-            rope.encode(&q, i).iter().zip(rope.encode(&k, j)).map(|(a, b)| a * b).sum()
-        };
+        let dot =
+            |i: usize, j: usize| -> f64 { super::dot(&rope.encode(&q, i), &rope.encode(&k, j)) };
         assert!((dot(9, 4) - dot(25, 20)).abs() < 1e-12);
         assert!((dot(9, 4) - dot(9, 5)).abs() > 1e-3);
         let length: f64 = rope.encode(&q, 17).iter().map(|x| x * x).sum();

@@ -58,7 +58,7 @@ pub enum Prefill {
 }
 
 /// One cached token of one kv head, and everything that ever happened to it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Entry {
     /// The position it was written at.
     pub position: usize,
@@ -89,7 +89,7 @@ impl Entry {
 }
 
 /// One layer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LayerCache {
     /// Entries of each kv head, in the order of positions.
     pub heads: Vec<Vec<Entry>>,
@@ -138,18 +138,11 @@ impl ModelCache {
         let layer = LayerCache {
             heads: vec![Vec::new(); settings.kv_heads],
             queries: vec![Vec::new(); settings.query_heads],
-            seen: 0,
-            prompt_start: 0,
-            compressed_at: 0,
-            decoded: 0,
-            measured: None,
-            measured_at: 0,
-            thresholds: [None; 2],
-            in_window: 0,
             quantized: vec![0; settings.kv_heads],
+            ..LayerCache::default()
         };
         let layers = vec![layer; settings.layers];
-        Self { settings, precision, layers, in_prompt: true, margin: Margin::new() }
+        Self { settings, precision, layers, in_prompt: true, margin: Margin::default() }
     }
 
     /// A prompt begins here.
@@ -291,9 +284,7 @@ impl ModelCache {
                     value: v[head][token].clone(),
                     received: vec![Vec::new(); group],
                     representative: position,
-                    past: 0.0,
-                    current: 0.0,
-                    chunk: 0.0,
+                    ..Entry::default()
                 });
             }
         }

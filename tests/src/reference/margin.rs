@@ -15,13 +15,15 @@ pub struct Margin {
     pub steps: f64,
 }
 
-impl Margin {
+impl Default for Margin {
     /// No decision yet.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let none = f64::INFINITY;
         Self { scores: none, cosines: none, shares: none, steps: none }
     }
+}
 
+impl Margin {
     /// A decision between scores.
     pub fn score(&mut self, gap: f64) {
         self.scores = self.scores.min(gap);
@@ -40,12 +42,6 @@ impl Margin {
     /// A decision on the rounding of a number to a step.
     pub fn step(&mut self, gap: f64) {
         self.steps = self.steps.min(gap);
-    }
-}
-
-impl Default for Margin {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -71,10 +67,16 @@ pub fn border(chosen: &[f64], left: &[f64], gap: fn(f64, f64) -> f64) -> f64 {
     below.map_or(f64::INFINITY, |below| gap(lowest, *below)).min(above)
 }
 
-/// The index of the largest of `scores`, the first of equals, and its gap to the next.
-pub fn largest(scores: &[f64], gap: fn(f64, f64) -> f64) -> (usize, f64) {
+/// The indices of `scores`, the highest first, of equals the first.
+pub fn falling(scores: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+    order
+}
+
+/// The index of the largest of `scores`, the first of equals, and its gap to the next.
+pub fn largest(scores: &[f64], gap: fn(f64, f64) -> f64) -> (usize, f64) {
+    let order = falling(scores);
     let falling: Vec<f64> = order.iter().map(|index| scores[*index]).collect();
     (order[0], border(&falling[..1], &falling[1..], gap))
 }

@@ -4,7 +4,7 @@ use super::allocate::{Allocate, ErrorAware, Share};
 use super::cache::Entry;
 use super::profile::HeadScore;
 use super::quantize::Store;
-use super::reduce::{Pivot, Reduce, Rotate, Sigma};
+use super::reduce::{Reduce, Rotate};
 use super::score::{From, Heads, Inner, Pick, Pool, Score, Window};
 
 /// A method. Its paper's choices are what the functions of its name give; `Method { sinks: 2,
@@ -146,13 +146,10 @@ impl Method {
     /// moves.
     pub fn cake() -> Self {
         let pool = Some(Pool::Average(5));
-        Self {
-            name: "cake",
-            score: Score::Variance { window: 32, gamma: 200.0, pool },
-            recent: Recent::Tokens(32),
-            allocate: Allocate::Preference { window: 32, tau1: 1.0, tau2: 1.0 },
-            ..Self::local_window()
-        }
+        let score = Score::Variance { window: 32, gamma: 200.0, pool };
+        let allocate = Allocate::Preference { window: 32, tau1: 1.0, tau2: 1.0 };
+        let recent = Recent::Tokens(32);
+        Self { name: "cake", score, recent, allocate, ..Self::local_window() }
     }
 
     /// SnapKV with entries shared out over the heads of a layer.
@@ -203,39 +200,20 @@ impl Method {
 
     /// H2O that adds evicted values to the next kept ones.
     pub fn cam() -> Self {
-        Self {
-            name: "cam",
-            reduce: Reduce::ValueMerge { window: 32, seed: 0, prompts: false },
-            ..Self::h2o()
-        }
+        let reduce = Reduce::ValueMerge { window: 32, seed: 0, prompts: false };
+        Self { name: "cam", reduce, ..Self::h2o() }
     }
 
     /// Merges neighbours with similar keys.
     pub fn kvmerger() -> Self {
-        Self {
-            name: "kvmerger",
-            recent: Recent::Share(0.34),
-            reduce: Reduce::GaussianMerge {
-                protect: 0.24,
-                threshold: None,
-                sigma: Sigma::Fixed(5.0),
-                scale_values: false,
-                pivot: Pivot::Score,
-            },
-            ..Self::h2o()
-        }
+        let reduce = Reduce::kvmerger(0.24);
+        Self { name: "kvmerger", recent: Recent::Share(0.34), reduce, ..Self::h2o() }
     }
 
     /// The same as the paper runs it at 35 % of the context: of what is kept, 8 of 35 are recent
     /// and 2 of 35 heavy.
     pub fn kvmerger_35() -> Self {
-        let reduce = Reduce::GaussianMerge {
-            protect: 2.0 / 35.0,
-            threshold: None,
-            sigma: Sigma::Fixed(5.0),
-            scale_values: false,
-            pivot: Pivot::Score,
-        };
+        let reduce = Reduce::kvmerger(2.0 / 35.0);
         let recent = Recent::Share(8.0 / 35.0);
         Self { name: "kvmerger-35", recent, reduce, ..Self::kvmerger() }
     }
@@ -272,11 +250,8 @@ impl Method {
 
     /// Keeps everything, the older part in a few bits.
     pub fn kivi(bits: u32) -> Self {
-        Self {
-            name: "kivi",
-            store: Store::Quantized { bits, group: 32, residual: 128 },
-            ..Self::full()
-        }
+        let store = Store::Quantized { bits, group: 32, residual: 128 };
+        Self { name: "kivi", store, ..Self::full() }
     }
 
     /// Keeps everything, in 8-bit floating point.

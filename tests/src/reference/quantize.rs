@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn fp8_is_the_nearest_number_of_the_type() {
-        let mut margin = Margin::new();
+        let mut margin = Margin::default();
         let mut found = |vector: [f64; 4]| {
             let mut vector = vector;
             vector_to_fp8(&mut vector, Precision::F32, &mut margin);
@@ -204,7 +204,7 @@ mod tests {
         // Two bits: four levels. Four tokens share a scale in each channel of keys, both channels
         // in each value.
         let pack = Pack { bits: 2, group: 4, residual: 2, precision: Precision::F32 };
-        let (mut quantized, mut margin) = (0, Margin::new());
+        let (mut quantized, mut margin) = (0, Margin::default());
         pack.apply(&mut entries[..5], &mut quantized, &mut margin);
         assert_eq!(quantized, 0, "5 tokens are fewer than 4 and a residual of 2");
         pack.apply(&mut entries, &mut quantized, &mut margin);

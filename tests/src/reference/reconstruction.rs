@@ -2,7 +2,7 @@
 //! tokens stay.
 
 use super::attention::{Encoding, weights};
-use super::margin::relative;
+use super::margin::{falling, relative};
 use super::{Head, attention::weighted_mean};
 use std::ops::Range;
 
@@ -132,11 +132,6 @@ pub fn reread(parts: &[Repeated<'_>]) -> Vec<f64> {
 /// The positions that stay of each head of each layer by composite tokens, `keep` a layer on
 /// average; and how near another outcome was.
 pub fn composed(scores: &[Vec<Vec<f64>>], keep: usize) -> (Vec<Vec<Vec<usize>>>, f64) {
-    let falling = |scores: &[f64]| {
-        let mut order: Vec<usize> = (0..scores.len()).collect();
-        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
-        order
-    };
     let composite = |heads: &Vec<Vec<f64>>| -> Vec<f64> {
         let ranked: Vec<Vec<f64>> = heads
             .iter()
@@ -178,21 +173,26 @@ pub fn composed(scores: &[Vec<Vec<f64>>], keep: usize) -> (Vec<Vec<Vec<usize>>>,
 mod tests {
     use super::*;
 
+    /// Queries of tokens whose keys are zero, to keys of one channel.
+    fn repeated<'a>(keys: &'a Head, queries: &[&'a Head], zero: &'a Head) -> Repeated<'a> {
+        Repeated {
+            keys,
+            values: keys,
+            queries: queries.to_vec(),
+            new_keys: zero,
+            new_values: zero,
+            encoding: Encoding::None,
+            scale: 1.0,
+        }
+    }
+
     #[test]
     fn the_prompt_again_by_hand() {
         // One query head gives e¹, e⁰ and e⁰ to itself, the other e⁻¹, e⁰ and e⁰: of 1/(e + 2) and
         // so on the mean.
         let keys: Head = [1.0, 0.0].map(|x| vec![x]).to_vec();
         let (zero, one, less) = (vec![vec![0.0]], vec![vec![1.0]], vec![vec![-1.0]]);
-        let part = Repeated {
-            keys: &keys,
-            values: &keys,
-            queries: vec![&one, &less],
-            new_keys: &zero,
-            new_values: &zero,
-            encoding: Encoding::None,
-            scale: 1.0,
-        };
+        let part = repeated(&keys, &[&one, &less], &zero);
         let (more, less) = (1.0_f64.exp(), (-1.0_f64).exp());
         let expected = [
             (more / (more + 2.0) + less / (less + 2.0)) / 2.0,
@@ -219,15 +219,7 @@ mod tests {
         // second token before it, nothing.
         let keys: Head = [1.0, 9.0, 2.0, 0.0].map(|x| vec![x]).to_vec();
         let (zero, one) = (vec![vec![0.0]], vec![vec![1.0]]);
-        let repeated = Repeated {
-            keys: &keys,
-            values: &keys,
-            queries: vec![&one],
-            new_keys: &zero,
-            new_values: &zero,
-            encoding: Encoding::None,
-            scale: 1.0,
-        };
+        let repeated = repeated(&keys, &[&one], &zero);
         let total = 1.0_f64.exp() + 2.0_f64.exp() + 2.0;
         let found = repeated.most(2..4, 1, None);
         assert!((found[0] - 2.0_f64.exp() / total).abs() < 1e-12, "{found:?}");

@@ -3,7 +3,9 @@
 
 use briquette::ops::HeadPattern;
 
-use super::{Head, attention::weights};
+use super::Head;
+use super::attention::{dot, weights};
+use super::margin::falling;
 
 /// Keys that each query of a head sees, `[queries][keys]`. `q` and `k` are `[tokens][head_dim]`,
 /// positions encoded.
@@ -48,14 +50,9 @@ pub fn masked_weights(mask: &[Vec<bool>], q: &Head, k: &Head, scale: f64) -> Vec
 
 /// The places of the highest scores, those of equal ones that stand first.
 fn top(scores: &[f64], count: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..scores.len()).collect();
-    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+    let mut order = falling(scores);
     order.truncate(count);
     order
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// MInference, Algorithm 2.

@@ -10,12 +10,10 @@ use crate::{read, root};
 
 const BUILT: &str = "docs/src/how-it-is-built.md";
 const POLICIES: &str = "docs/src/write-a-policy.md";
-const COMBINATIONS: &str = "docs/src/methods/combinations.md";
 const CONTRIBUTING: &str = "CONTRIBUTING.md";
 
-/// The stages: their folders below `crates/briquette/src`, and what several of one kind are called.
-const STAGES: [(&str, &str); 4] =
-    [("score", "scorers"), ("allocate", "allocators"), ("reduce", "reducers"), ("store", "stores")];
+/// The folders of the stages, below `crates/briquette/src`.
+const STAGES: [&str; 4] = ["score", "allocate", "reduce", "store"];
 
 /// Traits with a table of their methods, and their files below `crates/briquette/src`.
 const TRAITS: [(&str, &str); 3] = [
@@ -24,20 +22,13 @@ const TRAITS: [(&str, &str); 3] = [
     ("Store", "store/interface.rs"),
 ];
 
-/// A built-in stage.
-struct Stage {
-    /// Its name in policy files.
-    kind: String,
-    /// Its name in Rust.
-    name: String,
-}
-
 fn parsed(path: &str) -> File {
     syn::parse_file(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The built-in stages of a folder, from the call of `built_in!` in its `spec.rs`.
-fn built_in(folder: &str) -> Vec<Stage> {
+/// The names in policy files of the built-in stages of a folder, from the call of `built_in!` in its
+/// `spec.rs`.
+fn kinds(folder: &str) -> Vec<String> {
     let path = format!("crates/briquette/src/{folder}/spec.rs");
     let call = parsed(&path).items.into_iter().find_map(|item| match item {
         Item::Macro(item) if item.mac.path.is_ident("built_in") => Some(item.mac.tokens),
@@ -48,13 +39,13 @@ fn built_in(folder: &str) -> Vec<Stage> {
         TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Some(group.stream()),
         _ => None,
     });
-    let found: Vec<Stage> = lists.flat_map(stages).collect();
+    let found: Vec<String> = lists.flat_map(stages).collect();
     assert!(!found.is_empty(), "{path}: `built_in!` lists no stage");
     found
 }
 
-/// The stages of a list: names, each with attributes before it.
-fn stages(list: TokenStream) -> Vec<Stage> {
+/// The stages of a list of names in Rust, each with attributes before it.
+fn stages(list: TokenStream) -> Vec<String> {
     let mut found = Vec::new();
     let mut renamed: Option<String> = None;
     for token in list {
@@ -68,9 +59,7 @@ fn stages(list: TokenStream) -> Vec<Stage> {
                 }
             }
             TokenTree::Ident(ident) => {
-                let name = ident.to_string();
-                let kind = renamed.take().unwrap_or_else(|| kebab_case(&name));
-                found.push(Stage { kind, name });
+                found.push(renamed.take().unwrap_or_else(|| kebab_case(&ident.to_string())));
             }
             _ => {}
         }
@@ -88,10 +77,6 @@ fn kebab_case(name: &str) -> String {
         kind.extend(letter.to_lowercase());
     }
     kind
-}
-
-fn kinds(folder: &str) -> Vec<String> {
-    built_in(folder).into_iter().map(|stage| stage.kind).collect()
 }
 
 /// The traits that `Ops` is made of.
@@ -183,32 +168,14 @@ fn assert_names(at: &str, listed: &[&str], expected: &[String]) {
 
 #[test]
 fn every_built_in_stage_is_listed() {
-    for (folder, many) in STAGES {
+    for folder in STAGES {
         let kinds = kinds(folder);
-        let listed = row(POLICIES, folder);
-        let count = format!("{}: ", kinds.len());
-        let at = &listed.at;
-        assert!(listed.last().starts_with(&count), "{at}: the last cell begins with `{count}`");
         let rows = match folder {
             "score" => table(POLICIES, "| family, a folder of `score` |"),
-            _ => vec![listed],
+            _ => vec![row(POLICIES, folder)],
         };
         let names: Vec<&str> = rows.iter().flat_map(|row| quoted(row.last())).collect();
         assert_names(&rows[0].at, &names, &kinds);
-
-        let names: Vec<String> = built_in(folder).into_iter().map(|stage| stage.name).collect();
-        let setter = many.trim_end_matches('s');
-        let listed = row(COMBINATIONS, &format!("`with_{setter}`"));
-        assert_names(&listed.at, &quoted(listed.last()), &names);
-    }
-}
-
-#[test]
-fn stages_are_counted() {
-    let text = read(BUILT).split_whitespace().collect::<Vec<_>>().join(" ");
-    for (folder, many) in STAGES {
-        let count = format!("{} {many}", kinds(folder).len());
-        assert!(text.contains(&count), "{BUILT}: there is no `{count}`");
     }
 }
 

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use briquette::{
-    Budget, CacheShape, KvCache, LayerView, Policy, Schedule, Scorer,
-    cache::{Entries, Statistic},
+    Budget, CacheShape, KvCache, LayerView, Policy, Schedule,
+    ops::{Entries, Statistic},
     policy::Recent,
     position::NoPositionEncoding,
     reduce::{Reduced, Reducer, ValueMerge},
-    score::{AttentionRequest, HeadMean, Recency, WindowAttention},
+    score::{AttentionRequest, HeadMean, Recency, Scorer, WindowAttention},
 };
 use briquette_models::prefill;
 use briquette_tests::backends::host;

@@ -125,20 +125,9 @@ fn profile(shape: CacheShape, table: &[Vec<f64>]) -> Arc<Profile> {
         heads.iter().flat_map(|&score| std::iter::repeat_n(score, alike)).collect()
     };
     let none = || vec![vec![0.0; shape.query_heads]; shape.layers];
-    Arc::new(Profile {
-        model: "any".into(),
-        made: "of a fixture".into(),
-        weights: None,
-        shape,
-        heads: HeadScores {
-            semantic: none(),
-            copy_paste: none(),
-            headkv: table.iter().map(of_layer).collect(),
-        },
-        layer_errors: vec![0.0; shape.layers],
-        queries: None,
-        patterns: None,
-    })
+    let headkv = table.iter().map(of_layer).collect();
+    let heads = HeadScores { semantic: none(), copy_paste: none(), headkv };
+    Arc::new(Profile::new(shape, heads, vec![0.0; shape.layers]))
 }
 
 /// A small cache with heads as in a table of `heads`.

@@ -1,7 +1,7 @@
 //! The functions that KIVI's published code quantizes with.
 
 use briquette::{
-    CacheConfig, CacheShape, KvCache, Policy, cache::store::Quantized, position::NoPositionEncoding,
+    CacheConfig, CacheShape, KvCache, Policy, position::NoPositionEncoding, store::Quantized,
 };
 use briquette_tests::backends::host;
 use burn::tensor::{DType, Tensor, TensorData, f16};

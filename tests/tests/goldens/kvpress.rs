@@ -8,35 +8,21 @@ use briquette::{
 };
 use serde::Deserialize;
 
-use super::{Compressed, Next, Prompt, cases, counts_of_length};
+use super::{Case, Compressed, Next, Prompt, cases, counts_of_length, kept_of};
 
-#[derive(Deserialize)]
-struct Case {
-    press: String,
-    params: Params,
-    n_kept: usize,
-    #[serde(flatten)]
-    prompt: Prompt,
-    #[serde(flatten)]
-    next: Next,
-}
-
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Params {
     compression_ratio: f64,
-    #[serde(default)]
     window_size: usize,
-    #[serde(default)]
     kernel_size: usize,
-    #[serde(default)]
     n_sink: usize,
     /// Whether keys are rotated to their rank in the cache.
-    #[serde(default)]
     key_rotation: bool,
 }
 
 /// The composition that does what a press does. A press works on the prompt only.
-fn policy(case: &Case) -> Policy {
+fn policy(case: &Case<Params>) -> Policy {
     let params = &case.params;
     let budget = Budget::Tokens(case.n_kept);
     let policy = match case.press.as_str() {
@@ -52,23 +38,30 @@ fn policy(case: &Case) -> Policy {
         "observed_attention" => {
             Policy::h2o(budget).with_normalize(Normalize::Mean).with_recent(Recent::Tokens(0))
         }
+        // FinchPress has a fixture of its own. The window is what it finds behind the delimiter.
+        "" => Policy::finch(budget).with_window(params.window_size),
         press => panic!("no policy for the press {press}"),
     };
     policy.with_schedule(Schedule::prefill_only())
 }
 
+fn compare(fixture: &str, count: usize) {
+    for case in cases::<Case<Params>>(fixture, count) {
+        let share = kept_of(case.prompt.tokens.len(), case.params.compression_ratio);
+        assert_eq!(case.n_kept, share, "what kvpress keeps, {}", case.place());
+        assert!(case.next.is_some(), "{}", case.place());
+        case.compare(&policy(&case));
+    }
+}
+
 #[test]
 fn presses_of_kvpress() {
-    for case in cases::<Case>("kvpress.json", 24) {
-        let tokens = &case.prompt.tokens;
-        let place = format!("{} {:?}, {} tokens", case.press, case.params, tokens.len());
-        let kept_share = tokens.len() as f64 * (1.0 - case.params.compression_ratio);
-        assert_eq!(case.n_kept, kept_share as usize, "what kvpress keeps, {place}");
+    compare("kvpress.json", 24);
+}
 
-        let compressed = Compressed::new(&policy(&case), tokens);
-        compressed.assert_kept(&case.prompt, &place);
-        compressed.assert_next(&case.next, &place);
-    }
+#[test]
+fn questions_of_kvpress() {
+    compare("kvpress_finch.json", 3);
 }
 
 #[derive(Deserialize)]
@@ -112,7 +105,7 @@ fn pyramid_of_kvpress() {
     for case in cases::<PyramidCase>("kvpress_pyramid.json", 9) {
         let place = format!("{:?}, {} tokens", case.params, case.n_tokens);
         let PyramidParams { compression_ratio, window_size, kernel_size, beta } = case.params;
-        assert_eq!(case.budget, (case.n_tokens as f64 * (1.0 - compression_ratio)) as usize);
+        assert_eq!(case.budget, kept_of(case.n_tokens, compression_ratio));
         let policy = Policy::pyramidkv(Budget::Tokens(case.budget))
             .with_window(window_size)
             .with_pool(Pool::avg(kernel_size))
@@ -156,8 +149,8 @@ fn adakv_of_kvpress() {
         let place = format!("{:?}, {} tokens", case.params, prompt.tokens.len());
         let AdaptiveParams { compression_ratio, window_size, kernel_size, alpha_safeguard } =
             case.params;
-        let kept_share = prompt.tokens.len() as f64 * (1.0 - compression_ratio);
-        assert_eq!(case.budget, kept_share as usize, "what kvpress keeps, {place}");
+        let share = kept_of(prompt.tokens.len(), compression_ratio);
+        assert_eq!(case.budget, share, "what kvpress keeps, {place}");
         let policy = Policy::adakv(Budget::Tokens(case.budget))
             .with_window(window_size)
             .with_pool(Pool::avg(kernel_size))

@@ -4,17 +4,17 @@ use briquette::{
     Budget, Policy, Schedule,
     allocate::{AboveThreshold, HeadAdaptive, LayerRatios, LazyLayers},
     policy::{PositionMode, Recent},
-    score::{BlockWise, KeyDiff, Knorm, KvZip},
+    score::{BlockWise, KeyDiff, Knorm, KvCompose, KvZip},
 };
 use briquette_models::{Instruction, Tokenizer, prefill, reconstruct};
 use serde::Deserialize;
 
-use super::{Next, Prompt, assert_logits, feed, fixture, model, repository};
+use super::{Case, assert_logits, cases, feed, fixture, model, repository};
 
 #[derive(Deserialize)]
 struct Passes {
     instruction: Words,
-    cases: Vec<Case>,
+    cases: Vec<Case<Params>>,
 }
 
 /// Tokens that ask the model to repeat.
@@ -25,64 +25,32 @@ struct Words {
     answer: Vec<u32>,
 }
 
-#[derive(Deserialize)]
-struct Case {
-    press: String,
-    /// The press inside, of a wrapper.
-    of: Option<String>,
-    params: Params,
-    n_kept: usize,
-    #[serde(flatten)]
-    prompt: Prompt,
-    /// One more token, where keys are rotated anew.
-    #[serde(flatten)]
-    next: Option<Next>,
-}
-
-/// Parameters by kvpress's names and with its defaults.
-#[derive(Debug, Deserialize)]
+/// Parameters by kvpress's names.
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Params {
     chunk_size: usize,
-    n_sink: usize,
+    n_sink: Option<usize>,
     kvzip_plus_normalization: bool,
     layerwise: bool,
     lazy_threshold: f64,
     n_last: usize,
     n_initial: usize,
-    n_recent: usize,
     block_size: usize,
     threshold: f64,
     sliding_window_size: usize,
     compression_ratios: Vec<f64>,
+    add_mean_across_heads: Option<bool>,
 }
 
-impl Default for Params {
-    fn default() -> Self {
-        Self {
-            chunk_size: 2048,
-            n_sink: 4,
-            kvzip_plus_normalization: false,
-            layerwise: false,
-            lazy_threshold: 1.0,
-            n_last: 1,
-            n_initial: 4,
-            n_recent: 1024,
-            block_size: 128,
-            threshold: 0.0,
-            sliding_window_size: 128,
-            compression_ratios: Vec::new(),
-        }
-    }
-}
-
-fn policy(case: &Case) -> Policy {
+fn policy(case: &Case<Params>) -> Policy {
     let (params, budget) = (&case.params, Budget::Tokens(case.n_kept));
     match case.press.as_str() {
         "kvzip" => {
             let score =
                 KvZip { tokens: params.chunk_size, normalize: params.kvzip_plus_normalization };
-            let policy = Policy::kvzip(budget).with_sinks(params.n_sink).with_scorer(score);
+            let policy =
+                Policy::kvzip(budget).with_sinks(params.n_sink.unwrap_or(4)).with_scorer(score);
             match params.layerwise {
                 true => policy.with_allocator(HeadAdaptive { floor: 0.0, ..Default::default() }),
                 false => policy,
@@ -119,37 +87,50 @@ fn policy(case: &Case) -> Policy {
     }
 }
 
+fn instruction() -> Instruction {
+    Instruction::new(&Tokenizer::load(repository().join("models/ember-7m")).unwrap()).unwrap()
+}
+
+/// Holds a case to what is kept there. Returns whether there was a second pass.
+fn compare(case: &Case<Params>, policy: Policy, instruction: &Instruction) -> bool {
+    let (tokens, place) = (&case.prompt.tokens, case.place());
+    let mut cache = model().cache(policy).unwrap();
+    prefill(model(), &[tokens], &mut cache, None).unwrap();
+    let repeats = reconstruct(model(), &[tokens], &mut cache, instruction).unwrap();
+    for (layer, expected) in case.prompt.kept.iter().enumerate() {
+        let found = cache.kept_positions(layer).unwrap().remove(0);
+        assert_eq!(found, *expected, "layer {layer}, {place}");
+    }
+    if let Some(next) = &case.next {
+        let logits = feed(next.next_token, &mut cache);
+        assert_logits(logits, &next.last_logits_after, &place);
+    }
+    repeats
+}
+
 #[test]
 fn passes_of_kvpress() {
     let passes: Passes = fixture("kvpress_passes.json");
-    let tokenizer = Tokenizer::load(repository().join("models/ember-7m")).unwrap();
-    let instruction = Instruction::new(&tokenizer).unwrap();
+    let instruction = instruction();
     let Words { first, next, answer } = passes.instruction;
     assert_eq!(instruction, Instruction { first, next, answer });
-    let (mut kinds, mut turned) = ([0; 2], 0);
-    for case in passes.cases {
-        let tokens = &case.prompt.tokens;
-        let place = format!(
-            "{} {:?}, {} tokens, margin {}",
-            case.press,
-            case.params,
-            tokens.len(),
-            case.prompt.margin
-        );
-        let mut cache = model().cache(policy(&case)).unwrap();
-        prefill(model(), &[tokens], &mut cache, None).unwrap();
-        let repeats = reconstruct(model(), &[tokens], &mut cache, &instruction).unwrap();
-        assert_eq!(repeats, case.press == "kvzip", "{place}");
+    let mut kinds = [0; 2];
+    for case in &passes.cases {
+        let repeats = compare(case, policy(case), &instruction);
+        assert_eq!(repeats, case.press == "kvzip", "{}", case.place());
         kinds[usize::from(repeats)] += 1;
-        for (layer, expected) in case.prompt.kept.iter().enumerate() {
-            let found = cache.kept_positions(layer).unwrap().remove(0);
-            assert_eq!(found, *expected, "layer {layer}, {place}");
-        }
-        if let Some(next) = case.next {
-            turned += 1;
-            let logits = feed(next.next_token, &mut cache);
-            assert_logits(logits, &next.last_logits_after, &place);
-        }
     }
+    let turned = passes.cases.iter().filter(|case| case.next.is_some()).count();
     assert!(kinds == [6, 4] && turned == 1, "{kinds:?}, {turned}");
+}
+
+#[test]
+fn composites_of_kvpress() {
+    let instruction = instruction();
+    for case in cases::<Case<Params>>("kvpress_compose.json", 3) {
+        let layer_mean = case.params.add_mean_across_heads.unwrap_or(true);
+        let score = KvCompose { layer_mean, ..KvCompose::default() };
+        let policy = Policy::kvcompose(Budget::Tokens(case.n_kept)).with_scorer(score);
+        assert!(compare(&case, policy, &instruction));
+    }
 }

@@ -3,29 +3,20 @@
 use std::sync::Arc;
 
 use briquette::{
-    Budget, Policy, Schedule, Scorer,
+    Budget, Policy, Schedule,
     allocate::HeadAdaptive,
     policy::Recent,
     score::{
-        CapKv, ChunkKv, Compactor, CriticalKv, CurDkv, ExpectedAttention, HeadMean, KeyDiff, Knorm,
-        LagKv, Leverage, NonCausal, Pool, WindowAttention,
+        CapKv, ChunkKv, Compactor, CriticalKv, CurDkv, EntropyGated, ExpectedAttention, HeadMean,
+        KeyDiff, Knorm, LagKv, Leverage, NonCausal, Pool, Scorer, WindowAttention,
     },
 };
 use serde::Deserialize;
 
-use super::{Compressed, Prompt, cases};
+use super::{Case, cases, kept_of};
 
-#[derive(Deserialize)]
-struct Case {
-    press: String,
-    params: Params,
-    n_kept: usize,
-    #[serde(flatten)]
-    prompt: Prompt,
-}
-
-/// Parameters by kvpress's names and with its defaults.
-#[derive(Debug, Deserialize)]
+/// Parameters by kvpress's names. A default of kvpress that is not zero stands where it is used.
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Params {
     compression_ratio: f64,
@@ -37,49 +28,32 @@ struct Params {
     sketch_dimension: usize,
     chunk_size: usize,
     blending: Option<f64>,
-    n_future_positions: usize,
+    n_future_positions: Option<usize>,
     epsilon: f64,
-    tau: f64,
+    tau: Option<f64>,
     alpha_safeguard: Option<f64>,
-    /// There where ChunkKVPress is around it.
+    /// Of ChunkKVPress or EntropyGatedChunkKVPress around it.
     chunk_length: Option<usize>,
+    low_entropy_chunk_length: Option<usize>,
     /// There where CriticalKVPress is around it.
     first_stage_ratio: Option<f64>,
     window_size: usize,
     kernel_size: usize,
 }
 
-impl Default for Params {
-    fn default() -> Self {
-        Self {
-            compression_ratio: 0.0,
-            n_sink: 0,
-            num_sinks: 0,
-            sink_size_start: 0,
-            lag_size: 128,
-            local_window_size: 16,
-            sketch_dimension: 48,
-            chunk_size: 256,
-            blending: None,
-            n_future_positions: 512,
-            epsilon: 0.0,
-            tau: 5.0,
-            alpha_safeguard: None,
-            chunk_length: None,
-            first_stage_ratio: None,
-            window_size: 0,
-            kernel_size: 1,
-        }
+impl Params {
+    fn expected_attention(&self) -> ExpectedAttention {
+        let future = self.n_future_positions.unwrap_or(512);
+        ExpectedAttention { future, epsilon: self.epsilon }
     }
 }
 
 /// The composition that does what a press does. A press works on the prompt only.
-fn policy(case: &Case) -> Policy {
+fn policy(case: &Case<Params>) -> Policy {
     let params = &case.params;
     let budget = Budget::Tokens(case.n_kept);
     let leverage = Leverage { sketch: params.sketch_dimension, ..Leverage::default() };
     let attention = NonCausal { chunk: params.chunk_size, pool: Some(Pool::avg(3)) };
-    let future = params.n_future_positions;
     let policy = match case.press.as_str() {
         "snapkv" => Policy::snapkv(budget)
             .with_window(params.window_size)
@@ -95,9 +69,13 @@ fn policy(case: &Case) -> Policy {
             attention,
             blend: params.blending,
         }),
-        "expected_attention" => Policy::expected_attention(budget)
-            .with_scorer(ExpectedAttention { future, epsilon: params.epsilon }),
-        "capkv" => Policy::capkv(budget).with_scorer(CapKv { tau: params.tau, future }),
+        "expected_attention" => {
+            Policy::expected_attention(budget).with_scorer(params.expected_attention())
+        }
+        "capkv" => {
+            let future = params.n_future_positions.unwrap_or(512);
+            Policy::capkv(budget).with_scorer(CapKv { tau: params.tau.unwrap_or(5.0), future })
+        }
         press => panic!("no policy for the press {press}"),
     };
     let policy = policy
@@ -123,6 +101,7 @@ fn around(press: &str, params: &Params) -> Arc<dyn Scorer> {
     match press {
         "knorm" => Arc::new(Knorm {}),
         "keydiff" => Arc::new(KeyDiff {}),
+        "expected_attention" => Arc::new(params.expected_attention()),
         "snapkv" => Arc::new(WindowAttention {
             window: params.window_size,
             pool: Some(Pool::avg(params.kernel_size)),
@@ -134,11 +113,20 @@ fn around(press: &str, params: &Params) -> Arc<dyn Scorer> {
 
 #[test]
 fn scores_of_kvpress() {
-    for case in cases::<Case>("kvpress_scores.json", 26) {
-        let tokens = &case.prompt.tokens;
-        let place = format!("{} {:?}, {} tokens", case.press, case.params, tokens.len());
-        let kept_share = tokens.len() as f64 * (1.0 - case.params.compression_ratio);
-        assert_eq!(case.n_kept, kept_share as usize, "what kvpress keeps, {place}");
-        Compressed::new(&policy(&case), tokens).assert_kept(&case.prompt, &place);
+    for case in cases::<Case<Params>>("kvpress_scores.json", 26) {
+        let share = kept_of(case.prompt.tokens.len(), case.params.compression_ratio);
+        assert_eq!(case.n_kept, share, "what kvpress keeps, {}", case.place());
+        case.compare(&policy(&case));
+    }
+}
+
+#[test]
+fn gated_chunks_of_kvpress() {
+    for case in cases::<Case<Params>>("kvpress_gated.json", 4) {
+        let length = case.params.chunk_length.unwrap_or(10);
+        let few = case.params.low_entropy_chunk_length.unwrap_or(4);
+        let of = around(&case.press, &case.params);
+        let policy = Policy::knorm(Budget::Tokens(case.n_kept));
+        case.compare(&policy.with_scorer(EntropyGated { length, few, of }));
     }
 }

@@ -9,22 +9,21 @@ mod cam;
 mod headkv;
 mod kivi;
 mod kvpress;
-mod kvpress_compose;
-mod kvpress_finch;
-mod kvpress_gated;
 mod kvpress_passes;
 mod kvpress_scores;
 mod kvpress_think;
 mod model;
 
 use std::{
+    fmt::Debug,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock},
 };
 
 use briquette::{
-    CacheShape, KvCache, LayerView, Policy, Scorer, position::NoPositionEncoding,
-    score::AttentionRequest,
+    CacheShape, KvCache, LayerView, Policy,
+    position::NoPositionEncoding,
+    score::{AttentionRequest, Scorer},
 };
 use briquette_models::{Model, prefill};
 use briquette_tests::backends::host;
@@ -51,6 +50,44 @@ struct Prompt {
 struct Next {
     next_token: u32,
     last_logits_after: Vec<f64>,
+}
+
+/// A press of kvpress on a prompt.
+#[derive(Deserialize)]
+struct Case<P> {
+    /// Empty where a fixture has only one.
+    #[serde(default)]
+    press: String,
+    /// The press inside, of a wrapper.
+    of: Option<String>,
+    /// By kvpress's names.
+    params: P,
+    n_kept: usize,
+    #[serde(flatten)]
+    prompt: Prompt,
+    #[serde(flatten)]
+    next: Option<Next>,
+}
+
+impl<P: Debug> Case<P> {
+    fn place(&self) -> String {
+        let Self { press, params, prompt, .. } = self;
+        format!("{press} {params:?}, {} tokens, margin {}", prompt.tokens.len(), prompt.margin)
+    }
+
+    /// Holds a policy to what is kept there, and to one more token where there is one.
+    fn compare(&self, policy: &Policy) {
+        let (compressed, place) = (Compressed::new(policy, &self.prompt.tokens), self.place());
+        compressed.assert_kept(&self.prompt, &place);
+        if let Some(next) = &self.next {
+            compressed.assert_next(next, &place);
+        }
+    }
+}
+
+/// The tokens of so many that kvpress keeps.
+fn kept_of(tokens: usize, compression_ratio: f64) -> usize {
+    (tokens as f64 * (1.0 - compression_ratio)) as usize
 }
 
 fn repository() -> PathBuf {

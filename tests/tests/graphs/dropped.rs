@@ -5,12 +5,13 @@ use std::{
     thread,
 };
 
-use briquette::{Budget, KvCache, Policy, ops::constant_ints};
-use briquette_graph::{Error, StepGraph};
+use briquette::{Budget, KvCache, Policy};
+use briquette_graph::Error;
+use briquette_ops::constant_ints;
 use briquette_tests::backends::backends;
 use burn::tensor::{Device, Tensor};
 
-use super::{BUDGET, Model, compare, given, launch};
+use super::{BUDGET, Model, launch, replay};
 
 const STEPS: usize = 20;
 
@@ -18,22 +19,18 @@ const STEPS: usize = 20;
 /// many recordings dropped.
 fn play(policy: &Policy, device: &Device, beside: impl Fn(&Tensor<2>) + Sync) -> (usize, usize) {
     let model = Model::new(1024, device);
-    let launched = launch(&model, policy, STEPS, device);
-    let (mut cache, first) = model.begin(policy, device);
+    let (mut cache, first) = model.begin(policy);
+    let launched = launch(&model, &mut cache, first, STEPS);
+    let (mut cache, first) = model.begin(policy);
     let run = |tokens, cache: &mut KvCache| -> Result<_, Error> {
         let logits = model.forward(tokens, cache)?;
         beside(&logits);
         Ok(logits)
     };
-    let mut steps = StepGraph::new(&mut cache, first, run);
-    for (number, launched) in launched.iter().enumerate() {
-        let what = format!("{}, step {number}", policy.name());
-        steps.step().unwrap_or_else(|error| panic!("{what}: {error}"));
-        let found = given(steps.tokens(), steps.logits().unwrap(), steps.cache());
-        compare(&found, launched, policy.schedule().decode_every.is_none(), &what);
-    }
-    assert_eq!(steps.dropped() > 0, steps.fallback_reason().is_some_and(|why| why != FLEX));
-    (steps.replayed(), steps.dropped())
+    let grows = policy.schedule().decode_every.is_none();
+    let played = replay(&mut cache, first, run, &launched, grows, policy.name());
+    assert_eq!(played.dropped > 0, played.why.is_some_and(|why| why != FLEX));
+    (played.replayed, played.dropped)
 }
 
 /// The reason of a device that records nothing.

@@ -9,7 +9,7 @@ use briquette_models::{
 use briquette_tests::backends::backends;
 use burn::tensor::DType;
 
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/ember-7m");
+pub(super) const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/ember-7m");
 const NEW: usize = 40;
 
 fn prompt(tokens: u32) -> Vec<u32> {

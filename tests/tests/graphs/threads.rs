@@ -13,11 +13,11 @@ use std::{
 };
 
 use briquette::{Budget, KvCache, Policy};
-use briquette_graph::{Error, StepGraph};
+use briquette_graph::Error;
 use briquette_tests::backends::{Backend, backends};
 use burn::tensor::{Device, Tensor};
 
-use super::{BUDGET, Given, Model, given, launch, play, play_of};
+use super::{BUDGET, Given, Model, given, launch, play, play_of, replay};
 
 const STEPS: usize = 12;
 
@@ -61,7 +61,7 @@ impl Other {
 /// does for nobody else's steps: memory of a new size, a copy from the host, and reads.
 fn other(device: &Device, asked: &Receiver<()>, done: &Sender<()>) -> Vec<Given> {
     let model = Model::new(1024, device);
-    let (mut cache, mut next) = model.begin(&h2o(), device);
+    let (mut cache, mut next) = model.begin(&h2o());
     let mut found = Vec::new();
     while asked.recv_timeout(PATIENCE).is_ok() {
         let logits = model.forward(next, &mut cache).unwrap();
@@ -85,14 +85,15 @@ fn another_thread_does_not_come_between() {
     for backend in backends() {
         let Backend { name, device } = &backend;
         let model = Model::new(1024, device);
-        let alone = launch(&model, &h2o(), STEPS, device);
+        let (mut cache, first) = model.begin(&h2o());
+        let alone = launch(&model, &mut cache, first, STEPS);
         let (asked, done) = (channel(), channel());
         let (taken, between) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let others = thread::scope(|scope| {
             let (answers, asks) = (done.0, asked.1);
             let working = scope.spawn(move || other(device, &asks, &answers));
             let other = Other { ask: asked.0, done: done.1, open: Cell::new(0) };
-            let (mut cache, first) = model.begin(&h2o(), device);
+            let (mut cache, first) = model.begin(&h2o());
             let here = thread::current().id();
             let (counted, came, model) = (&taken, &between, &model);
             let run = move |tokens, cache: &mut KvCache| -> Result<_, Error> {
@@ -105,17 +106,10 @@ fn another_thread_does_not_come_between() {
                 }
                 Ok(model.forward(tokens, cache)?)
             };
-            let mut steps = StepGraph::new(&mut cache, first, run);
-            for (number, alone) in alone.iter().enumerate() {
-                steps.step().unwrap_or_else(|error| panic!("{name}, step {number}: {error}"));
-                let found = given(steps.tokens(), steps.logits().unwrap(), steps.cache());
-                assert_eq!(&found, alone, "{name}, step {number}");
-            }
-            let why = steps.fallback_reason();
-            assert_eq!(steps.dropped(), 0, "{name}: {why:?}");
-            assert_eq!(steps.replayed() > 0, name != "flex", "{name}: {why:?}");
             // The other ends with the closure, which has the channels.
-            drop(steps);
+            let played = replay(&mut cache, first, run, &alone, false, name);
+            assert_eq!(played.dropped, 0, "{name}: {played:?}");
+            assert_eq!(played.replayed > 0, name != "flex", "{name}: {played:?}");
             working.join().unwrap()
         });
         let times = if name == "flex" { 0 } else { 2 };
@@ -125,7 +119,8 @@ fn another_thread_does_not_come_between() {
             "{name}: made ready, then recorded, on the device's thread"
         );
         assert_eq!(between.into_inner(), 0, "{name}: another thread came between");
-        let alone = launch(&Model::new(1024, device), &h2o(), others.len(), device);
+        let (mut cache, first) = model.begin(&h2o());
+        let alone = launch(&model, &mut cache, first, others.len());
         assert_eq!(others, alone, "{name}, the other thread");
     }
 }
@@ -164,7 +159,7 @@ fn a_model_of_another_thread_gives_the_same() {
         let Backend { name, device } = &backend;
         let model = Model::new(1024, device);
         let played = thread::scope(|scope| {
-            scope.spawn(|| play_of(&model, &h2o(), STEPS, device, name)).join().unwrap()
+            scope.spawn(|| play_of(&model, &h2o(), STEPS, name)).join().unwrap()
         });
         let said = played.replayed > 0 || played.why.is_some();
         assert!(said, "{name}: {played:?}");

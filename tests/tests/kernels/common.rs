@@ -2,14 +2,14 @@
 
 use std::fmt::Debug;
 
-use briquette::ops::{OpError, Ops, Result};
+use briquette::ops::{OpError, Ops};
 use briquette_kernels::{Kernels, supports};
+use briquette_ops::Result;
 use briquette_tests::{
     backends::{Backend, DEVICES, backends},
     inputs::{Noise, round},
-    session::tolerance,
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Numeric};
 
 /// Whether some device of this build has kernels.
 const HAS_KERNELS: bool = cfg!(any(
@@ -37,6 +37,29 @@ pub(crate) fn all_backends() -> Vec<Backend> {
 /// Those of them that have kernels.
 pub(crate) fn kernel_backends() -> Vec<Backend> {
     all_backends().into_iter().filter(|backend| supports(&backend.device)).collect()
+}
+
+/// Runs in each type of each of these backends.
+pub(crate) fn each_dtype(backends: Vec<Backend>, run: impl Fn(&Backend, DType)) {
+    for backend in &backends {
+        for dtype in backend.dtypes() {
+            run(backend, dtype);
+        }
+    }
+}
+
+/// Runs those of the cases that each of these backends has in each type.
+pub(crate) fn each_case<T: Clone + Debug>(
+    backends: Vec<Backend>,
+    cases: &[T],
+    run: impl Fn(&Backend, DType, &T),
+) {
+    each_dtype(backends, |backend, dtype| {
+        for case in backend.some(cases.to_vec(), dtype) {
+            println!("{}, {dtype:?}, {case:?}", backend.name);
+            run(backend, dtype, &case);
+        }
+    });
 }
 
 /// Whether a kernel is refused because it has more tensors than the device binds, on a device that
@@ -70,30 +93,50 @@ pub(crate) fn answer<T>(
     found
 }
 
-/// The refusal of a tensor of another shape.
-pub(crate) fn wrong_shape(
-    operation: &'static str,
-    tensor: &'static str,
-    found: &[usize],
-    expected: &[usize],
-) -> OpError {
-    OpError::Shape { operation, tensor, found: found.to_vec(), expected: expected.to_vec() }
-}
+/// The errors of the operation of this name.
+#[derive(Clone, Copy)]
+pub(crate) struct RefusedBy(pub(crate) &'static str);
 
-/// The refusal of a number.
-pub(crate) fn wrong_value(
-    operation: &'static str,
-    what: &'static str,
-    found: usize,
-    expected: &str,
-) -> OpError {
-    OpError::Value { operation, what, found, expected: expected.to_owned() }
+impl RefusedBy {
+    /// The device has no kernels.
+    pub(crate) fn device(self) -> OpError {
+        OpError::Device { operation: self.0 }
+    }
+
+    /// A tensor has another shape.
+    pub(crate) fn shape(
+        self,
+        tensor: &'static str,
+        found: &[usize],
+        expected: &[usize],
+    ) -> OpError {
+        let (found, expected) = (found.to_vec(), expected.to_vec());
+        OpError::Shape { operation: self.0, tensor, found, expected }
+    }
+
+    /// A tensor is not of f32, but of half precision.
+    pub(crate) fn half(self, tensor: &'static str) -> OpError {
+        let (found, expected) = (DType::F16, DType::F32);
+        OpError::DataType { operation: self.0, tensor, found, expected }
+    }
+
+    pub(crate) fn value(self, what: &'static str, found: usize, expected: &str) -> OpError {
+        OpError::Value { operation: self.0, what, found, expected: expected.to_owned() }
+    }
+
+    pub(crate) fn size(self, what: &'static str, found: usize, max: usize) -> OpError {
+        OpError::TooLarge { operation: self.0, what, found, max }
+    }
 }
 
 /// Leaves numbers that show in buffers a result may be written to.
 pub(crate) fn poison(device: &Device, sizes: &[usize]) {
+    poison_as(DType::F32, device, sizes);
+}
+
+pub(crate) fn poison_as(dtype: DType, device: &Device, sizes: &[usize]) {
     for &size in sizes {
-        let _ = Tensor::<1>::full([size], f32::NAN, device).add_scalar(1.0).into_data();
+        let _ = Tensor::<1>::full([size], f32::NAN, (device, dtype)).add_scalar(1.0).into_data();
     }
 }
 
@@ -101,6 +144,16 @@ pub(crate) fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.cast(DType::F32).try_into_vec_as::<f32>().unwrap()
 }
 
+/// The same numbers in f64.
+pub(crate) fn f64s<const D: usize>(x: &Tensor<D>) -> Vec<f64> {
+    numbers(x.clone()).into_iter().map(f64::from).collect()
+}
+
+pub(crate) fn whole_numbers<const D: usize>(x: Tensor<D, Int>) -> Vec<i64> {
+    x.try_into_vec_as::<i64>().unwrap()
+}
+
+#[track_caller]
 pub(crate) fn close(found: &[f32], expected: &[f64], dtype: DType, tolerance: f64) {
     assert_eq!(found.len(), expected.len());
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -112,32 +165,41 @@ pub(crate) fn close(found: &[f32], expected: &[f64], dtype: DType, tolerance: f6
     }
 }
 
-/// Compares rows with what they are to be, to the rounding of their type.
-pub(crate) fn close_rows(
-    found: &[Vec<f64>],
-    expected: &[Vec<f64>],
-    dtype: DType,
-    case: &dyn Debug,
+/// Rows of numbers, one after another.
+pub(crate) fn rows(x: &Tensor<4>) -> Vec<Vec<f64>> {
+    f64s(x).chunks(x.dims()[3]).map(<[f64]>::to_vec).collect()
+}
+
+/// Whole numbers on a device.
+pub(crate) fn integers<const D: usize, T: Copy + TryInto<i64, Error: Debug>>(
+    list: &[T],
+    dims: [usize; D],
+    device: &Device,
+) -> Tensor<D, Int> {
+    let list: Vec<i64> =
+        list.iter().map(|&number| TryInto::<i64>::try_into(number).unwrap()).collect();
+    Tensor::from_data(TensorData::new(list, dims), device)
+}
+
+/// Numbers of f32 on a device.
+pub(crate) fn floats<const D: usize>(list: &[f32], dims: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(list.to_vec(), dims), (device, DType::F32))
+}
+
+/// Where each list begins among all, one after another, and where the last ends.
+pub(crate) fn offsets(lengths: &[usize]) -> Vec<usize> {
+    (0..=lengths.len()).map(|list| lengths[..list].iter().sum::<usize>()).collect()
+}
+
+/// Adds numbers to a list, behind so many others.
+pub(crate) fn extend_behind<T: Copy>(
+    list: &mut Vec<T>,
+    padding: usize,
+    other: T,
+    numbers: impl IntoIterator<Item = T>,
 ) {
-    for (row, (found, expected)) in found.iter().zip(expected).enumerate() {
-        for (found, expected) in found.iter().zip(expected) {
-            let off = (found - round(*expected, dtype)).abs();
-            let most = tolerance(dtype) * (1.0 + expected.abs());
-            assert!(off <= most, "{found}, expected {expected}, row {row}, {dtype:?}, {case:?}");
-        }
-    }
-}
-
-/// Rows of `head_dim` numbers, one after another.
-pub(crate) fn rows(x: &Tensor<4>, head_dim: usize) -> Vec<Vec<f64>> {
-    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
-    x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
-}
-
-pub(crate) fn integers(list: &[usize], device: &Device) -> Tensor<1, Int> {
-    let list: Vec<i64> = list.iter().map(|&number| number as i64).collect();
-    let length = list.len();
-    Tensor::from_data(TensorData::new(list, [length]), device)
+    list.extend(std::iter::repeat_n(other, padding));
+    list.extend(numbers);
 }
 
 /// Draws a matrix of normal noise.
@@ -150,20 +212,19 @@ pub(crate) fn noise_matrix(
     noise.tensor([1, 1, rows, columns], device).reshape([rows, columns]).cast(dtype)
 }
 
-/// The same numbers, columns after columns.
-pub(crate) fn turned(x: &Tensor<2>) -> Tensor<2> {
-    x.clone().swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1)
+/// The same numbers, with these dimensions swapped in memory.
+pub(crate) fn turned<const D: usize, K: Numeric>(
+    x: &Tensor<D, K>,
+    one: usize,
+    other: usize,
+) -> Tensor<D, K> {
+    x.clone().swap_dims(one, other).add_scalar(0).swap_dims(one, other)
 }
 
 /// The same numbers, between others.
 pub(crate) fn within(x: &Tensor<2>) -> Tensor<2> {
     let around = || x.clone().mul_scalar(f32::NAN);
     Tensor::cat(vec![around(), x.clone(), around()], 1).narrow(1, x.dims()[1], x.dims()[1])
-}
-
-/// The same numbers in f64.
-pub(crate) fn f64s(numbers: Vec<f32>) -> Vec<f64> {
-    numbers.into_iter().map(f64::from).collect()
 }
 
 /// Holds products to what they are, and how large their terms are together. Sums are f32 and

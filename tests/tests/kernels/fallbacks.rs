@@ -2,15 +2,17 @@
 //! one do, and are counted; a caller's mistake is an error.
 
 use briquette::ops::{
-    AccumulateInput, AttentionInput, AttentionOps, ClusterOps, DecodeInput, DenseKv, Fallback,
-    KvLayout, MergeInput, MergeOps, NearestInput, OpError, Ops, Reference, RowWeightsInput,
-    SelectInput, SelectOps, Visibility,
+    Fallback, MergeInput, NearestInput, OpError, Ops, Reference, SelectInput, Visibility,
 };
 use briquette_kernels::Kernels;
+use briquette_ops::{
+    AccumulateInput, AttentionInput, AttentionOps, ClusterOps, DecodeInput, DenseKv, KvLayout,
+    MergeOps, RowWeightsInput, SelectOps,
+};
 use briquette_tests::inputs::Noise;
 use burn::tensor::{DType, Device, Int, Tensor};
 
-use crate::common::{close, kernel_backends, numbers, wrong_shape, wrong_value};
+use crate::common::{RefusedBy, close, kernel_backends, numbers};
 
 #[test]
 fn mistakes_are_errors_through_the_traits() {
@@ -21,7 +23,7 @@ fn mistakes_are_errors_through_the_traits() {
 
         let pairs = vec![(zeros([1, 2, 3, 4]), zeros([1, 2, 5, 6]))];
         let error = kernels.nearest(NearestInput { pairs, padding: vec![0; 2] }).unwrap_err();
-        assert_eq!(error, wrong_shape("nearest", "to", &[1, 2, 5, 6], &[1, 2, 5, 4]));
+        assert_eq!(error, RefusedBy("nearest").shape("to", &[1, 2, 5, 6], &[1, 2, 5, 4]));
 
         let sums = AccumulateInput {
             x: zeros([1, 2, 5, 4]),
@@ -31,7 +33,7 @@ fn mistakes_are_errors_through_the_traits() {
             slots: 3,
         };
         let error = kernels.accumulate(sums).unwrap_err();
-        assert_eq!(error, wrong_shape("accumulate", "weights", &[1, 2, 6], &[1, 2, 5]));
+        assert_eq!(error, RefusedBy("accumulate").shape("weights", &[1, 2, 6], &[1, 2, 5]));
 
         let prompt = |count, channels| AttentionInput {
             queries: zeros([1, 2, count, 4]),
@@ -43,9 +45,10 @@ fn mistakes_are_errors_through_the_traits() {
             column_squares: false,
         };
         let error = kernels.attention(prompt(40, 5)).unwrap_err();
-        assert_eq!(error, wrong_shape("attention", "keys", &[1, 2, 40, 5], &[1, 2, 40, 4]));
+        assert_eq!(error, RefusedBy("attention").shape("keys", &[1, 2, 40, 5], &[1, 2, 40, 4]));
+        let by = RefusedBy("decode_attention");
         let error = kernels.attention(prompt(1, 5)).unwrap_err();
-        assert_eq!(error, wrong_shape("decode_attention", "keys", &[1, 2, 1, 5], &[1, 2, 1, 4]));
+        assert_eq!(error, by.shape("keys", &[1, 2, 1, 5], &[1, 2, 1, 4]));
 
         let kv = KvLayout::Dense(DenseKv {
             keys: zeros([1, 2, 8, 4]),
@@ -55,18 +58,18 @@ fn mistakes_are_errors_through_the_traits() {
             visibility: Visibility::Causal,
         });
         let step = DecodeInput { queries: zeros([1, 2, 1, 4]), kv, scale: 1.0, weights: false };
-        let expected = wrong_value("decode_attention", "entries", 9, "at most 8, the capacity");
+        let expected = by.value("entries", 9, "at most 8, the capacity");
         assert_eq!(kernels.decode(&step).unwrap_err(), expected);
 
         let scores = Tensor::<3>::zeros([1, 2, 8], (device, DType::F32));
         let (lengths, keep, recent) = (&[8, 9], &[4, 4], &[0, 0]);
         let select = SelectInput { scores: &scores, lengths, keep, sinks: 0, recent, check: false };
-        let expected = wrong_value("select", "length", 9, "at most 8");
+        let expected = RefusedBy("select").value("length", 9, "at most 8");
         assert_eq!(kernels.select(select.clone()).unwrap_err(), expected);
         assert_eq!(kernels.split(select).unwrap_err(), expected);
 
         let error = kernels.sort_by_cluster(Tensor::zeros([1, 2, 3], device), 0).unwrap_err();
-        assert_eq!(error, wrong_value("sort_by_cluster", "number", 0, "1 or more"));
+        assert_eq!(error, RefusedBy("sort_by_cluster").value("number", 0, "1 or more"));
 
         assert_eq!(kernels.fallbacks(), Vec::new(), "{}", backend.name);
     }
@@ -96,12 +99,7 @@ fn a_call_too_large_for_the_device_falls_back_and_is_counted() {
         let device = &backend.device;
         let kernels = Kernels::default();
         let weights = |reason: OpError, calls| Fallback { operation: "row_weights", calls, reason };
-        let too_large = OpError::TooLarge {
-            operation: "row_weights",
-            what: "the number of columns",
-            found: 8193,
-            max: 8192,
-        };
+        let too_large = RefusedBy("row_weights").size("the number of columns", 8193, 8192);
         for calls in 1..=2 {
             let (input, expected) = long_table(device);
             let found = numbers(kernels.row_weights(input.clone()).unwrap());
@@ -129,8 +127,7 @@ fn a_call_too_large_for_the_device_falls_back_and_is_counted() {
         let expected = Reference.merge(input).unwrap();
         assert_eq!(keys.into_data(), expected.0.into_data());
         assert_eq!(values.into_data(), expected.1.into_data());
-        let reason =
-            OpError::TooLarge { operation: "merge", what: "channels", found: 1025, max: 1024 };
+        let reason = RefusedBy("merge").size("channels", 1025, 1024);
         let merge = Fallback { operation: "merge", calls: 1, reason };
         assert_eq!(kernels.fallbacks(), [merge, weights(too_large, 2)]);
         // A copy counts with the one it was made of.

@@ -8,13 +8,14 @@ use std::sync::{
 
 use briquette::{
     Budget, CacheConfig, CacheShape, KvCache,
-    ops::{
-        AttentionOps, ClusterOps, DecodeInput, DecodeOutput, EntryOps, Fallback, MergeOps,
-        ModelOps, Ops, Result, SelectOps,
-    },
+    ops::{Fallback, Ops},
     position::RotaryEmbedding,
 };
 use briquette_kernels::Kernels;
+use briquette_ops::{
+    AttentionOps, ClusterOps, DecodeInput, DecodeOutput, EntryOps, MergeOps, ModelOps, Result,
+    SelectOps,
+};
 use briquette_tests::{backends::host, inputs::Noise, named, session::tolerance};
 use burn::tensor::{DType, Device};
 

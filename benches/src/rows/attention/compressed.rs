@@ -5,21 +5,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, anyhow, bail};
 use briquette::{
     CacheConfig, CacheShape, InputCheck, KvCache, Policy,
-    ops::{
-        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, ClusteredKv, DecodeInput,
-        DecodeOutput, EntryOps, KvLayout, MergeOps, ModelOps, Ops, PackedGroups, PackedNumbers,
-        PackedVectors, QuantizedKv, Reference, RotaryTables, SelectOps, Tail, Visibility,
-    },
+    ops::{AttentionOutput, Ops, PackedNumbers, Reference},
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
+};
+use briquette_ops::{
+    AttentionInput, AttentionOps, ClusterOps, ClusteredKv, DecodeInput, DecodeOutput, EntryOps,
+    KvLayout, MergeOps, ModelOps, PackedGroups, PackedVectors, QuantizedKv, RotaryTables,
+    SelectOps, Tail,
 };
 use burn::tensor::{DType, Distribution, Int, Tensor, TensorData};
 
+use super::{HEAD_DIM, causal};
 use crate::{
     bench::{Bench, Case, Variant, difference},
     measure::keep,
 };
 
-const HEAD_DIM: usize = 128;
 /// Tokens per entry.
 const GAMMA: usize = 4;
 
@@ -52,11 +53,11 @@ struct Notes {
 }
 
 impl AttentionOps for Notes {
-    fn attention(&self, input: AttentionInput) -> briquette::ops::Result<AttentionOutput> {
+    fn attention(&self, input: AttentionInput) -> briquette_ops::Result<AttentionOutput> {
         self.ops.attention(input)
     }
 
-    fn decode(&self, input: &DecodeInput) -> briquette::ops::Result<Option<DecodeOutput>> {
+    fn decode(&self, input: &DecodeInput) -> briquette_ops::Result<Option<DecodeOutput>> {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(input.clone());
         Ok(None)
     }
@@ -246,7 +247,7 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
             weights: false,
         })
         .collect();
-    let attend = |ops: &dyn Ops, set: usize| {
+    let attend = |set: usize| {
         let found = ops.decode(&calls[set])?;
         found.map(|found| found.output).ok_or_else(|| anyhow!("no kernel on this device"))
     };
@@ -265,17 +266,10 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
         if encoded {
             keys = rope.encode(keys, positions.clone().narrow(0, 0, 1));
         }
-        let expected = Reference.attention(AttentionInput {
-            queries: queries.clone().narrow(0, 0, 1),
-            keys,
-            values: lay_out(&input.values),
-            visibility: Visibility::Causal,
-            scale,
-            column_sums: false,
-            column_squares: false,
-        })?;
-        difference(attend(ops.as_ref(), 0)?.narrow(0, 0, 1), expected.output)
+        let first = [queries.clone().narrow(0, 0, 1), keys, lay_out(&input.values)];
+        let expected = Reference.attention(causal(first))?;
+        difference(attend(0)?.narrow(0, 0, 1), expected.output)
     };
-    bench.run(&case, "briquette", sets, Some(&check), &|set| keep(attend(ops.as_ref(), set)?));
+    bench.run(&case, "briquette", sets, Some(&check), &|set| keep(attend(set)?));
     Ok(())
 }

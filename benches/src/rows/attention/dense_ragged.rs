@@ -1,18 +1,18 @@
 //! Attention: prompts, and one query over a cache.
 
 use anyhow::Result;
-use briquette::ops::{
-    AttentionInput, AttentionOps, DecodeInput, HeadPattern, KvLayout, Ops, RaggedKv, Reference,
-    SparseAttentionInput, SparseTiles, Tail, Visibility,
+use briquette::ops::{HeadPattern, Ops, Reference};
+use briquette_ops::{
+    AttentionInput, AttentionOps, DecodeInput, KvLayout, RaggedKv, SparseAttentionInput,
+    SparseTiles, Tail,
 };
 use burn::tensor::{Int, Tensor, TensorData, module, ops::AttentionModuleOptions};
 
+use super::{HEAD_DIM, causal};
 use crate::{
     bench::{Bench, Case, Variant, difference},
     measure::keep,
 };
-
-const HEAD_DIM: usize = 128;
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let (heads, few) = (bench.size(32, 4), bench.size(8, 2));
@@ -47,25 +47,10 @@ fn prefill(bench: &mut Bench, row: &'static str, heads: usize, kv_heads: usize, 
         operations: 4.0 * heads as f64 * (tokens * tokens) as f64 / 2.0 * HEAD_DIM as f64,
     };
     let attend = |ops: &dyn Ops| {
-        let input = AttentionInput {
-            queries: q.clone(),
-            keys: k.clone(),
-            values: v.clone(),
-            visibility: Visibility::Causal,
-            scale: (HEAD_DIM as f64).powf(-0.5),
-            column_sums: false,
-            column_squares: false,
-        };
+        let input = causal([&q, &k, &v].map(Tensor::clone));
         anyhow::Ok(ops.attention(input)?.output)
     };
-    let ops = bench.ops.clone();
-    if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(attend(ops.as_ref())?, attend(&Reference)?);
-        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(attend(ops.as_ref())?));
-    }
-    if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", 1, None, &|_| keep(attend(&Reference)?));
-    }
+    bench.run_both(&case, 1, |ops, _| attend(ops), difference);
     if bench.variants.contains(&Variant::Burn) {
         // Burn's attention knows no grouped queries: keys are expanded for it, outside of what is
         // timed.
@@ -85,17 +70,8 @@ fn sparse_prefill(bench: &mut Bench, heads: usize, kv_heads: usize, tokens: usiz
     }
     let [first, recent] = [tokens / 16, tokens / 4];
     let noise = |heads| bench.noise([1, heads, tokens, HEAD_DIM], bench.dtype);
-    let (queries, keys, values) = (noise(heads), noise(kv_heads), noise(kv_heads));
     let input = SparseAttentionInput {
-        attention: AttentionInput {
-            queries,
-            keys,
-            values,
-            visibility: Visibility::Causal,
-            scale: (HEAD_DIM as f64).powf(-0.5),
-            column_sums: false,
-            column_squares: false,
-        },
+        attention: causal([noise(heads), noise(kv_heads), noise(kv_heads)]),
         patterns: vec![HeadPattern::AShape { first, recent }; heads],
     };
     let products = input.tiles()?.computed() * SparseTiles::QUERIES * SparseTiles::KEYS;
@@ -107,15 +83,8 @@ fn sparse_prefill(bench: &mut Bench, heads: usize, kv_heads: usize, tokens: usiz
         bytes: (2 * (heads + kv_heads) * tokens * HEAD_DIM) as f64 * bench.number(),
         operations: 4.0 * (products * HEAD_DIM) as f64,
     };
-    let attend = |ops: &dyn Ops| anyhow::Ok(ops.sparse_attention(input.clone())?.output);
-    let ops = bench.ops.clone();
-    if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(attend(ops.as_ref())?, attend(&Reference)?);
-        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(attend(ops.as_ref())?));
-    }
-    if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", 1, None, &|_| keep(attend(&Reference)?));
-    }
+    let attend = |ops: &dyn Ops, _: usize| anyhow::Ok(ops.sparse_attention(input.clone())?.output);
+    bench.run_both(&case, 1, attend, difference);
     Ok(())
 }
 
@@ -161,40 +130,19 @@ fn decode(bench: &mut Bench, decode: Decode) {
     };
     let attend = |ops: &dyn Ops, set: usize| {
         let [keys, values] = inputs[set].clone();
-        anyhow::Ok(ops.attention(AttentionInput {
-            queries: q.clone(),
-            keys,
-            values,
-            visibility: Visibility::Causal,
-            scale: (HEAD_DIM as f64).powf(-0.5),
-            column_sums: weights,
-            column_squares: false,
-        })?)
+        let input = causal([q.clone(), keys, values]);
+        anyhow::Ok(ops.attention(AttentionInput { column_sums: weights, ..input })?)
     };
-    let ops = bench.ops.clone();
-    if bench.variants.contains(&Variant::Briquette) {
-        let check = || {
-            let (found, expected) = (attend(ops.as_ref(), 0)?, attend(&Reference, 0)?);
-            let output = difference(found.output, expected.output)?;
-            match (found.column_sums, expected.column_sums) {
-                (Some(found), Some(expected)) => {
-                    let sums = difference(found, expected)?;
-                    Ok((output.0.max(sums.0), output.1.max(sums.1)))
-                }
-                _ => Ok(output),
+    bench.run_both(&case, sets, attend, |found, expected| {
+        let output = difference(found.output, expected.output)?;
+        match (found.column_sums, expected.column_sums) {
+            (Some(found), Some(expected)) => {
+                let sums = difference(found, expected)?;
+                Ok((output.0.max(sums.0), output.1.max(sums.1)))
             }
-        };
-        bench.run(&case, "briquette", sets, Some(&check), &|set| {
-            let found = attend(ops.as_ref(), set)?;
-            keep((found.output, found.column_sums))
-        });
-    }
-    if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", sets, None, &|set| {
-            let found = attend(&Reference, set)?;
-            keep((found.output, found.column_sums))
-        });
-    }
+            _ => Ok(output),
+        }
+    });
     if bench.variants.contains(&Variant::Burn) && !weights {
         let sets = sets.div_ceil(heads / kv_heads);
         let expanded: Vec<[Tensor<4>; 2]> =
@@ -257,7 +205,7 @@ fn ragged(bench: &mut Bench) {
         operations: 4.0 * (total * heads / kv_heads * HEAD_DIM) as f64,
     };
     let ops = bench.ops.clone();
-    let attend = |ops: &dyn Ops| {
+    let attend = || {
         let found = ops.decode(&input)?;
         found.map(|found| found.output).ok_or_else(|| anyhow::anyhow!("no kernel on this device"))
     };
@@ -270,21 +218,14 @@ fn ragged(bench: &mut Bench) {
             Tensor::cat(vec![body, tail], 2)
         };
         let group = |x: Tensor<4>| x.narrow(0, 0, 1).narrow(1, 0, heads / kv_heads);
-        let expected = Reference.attention(AttentionInput {
-            queries: group(input.queries.clone()),
-            keys: join(&keys, &tail.keys),
-            values: join(&values, &tail.values),
-            visibility: Visibility::Causal,
-            scale: input.scale,
-            column_sums: false,
-            column_squares: false,
-        })?;
-        difference(group(attend(ops.as_ref())?), expected.output)
+        let (keys, values) = (join(&keys, &tail.keys), join(&values, &tail.values));
+        let first = [group(input.queries.clone()), keys, values];
+        difference(group(attend()?), Reference.attention(causal(first))?.output)
     };
     // The check borrows the device of the bench, and timing the bench.
     let checked = check().map_err(|error| format!("{error:#}"));
     let check = || checked.clone().map_err(|error| anyhow::anyhow!(error));
-    bench.run(&case, "briquette", 1, Some(&check), &|_| keep(attend(ops.as_ref())?));
+    bench.run(&case, "briquette", 1, Some(&check), &|_| keep(attend()?));
 }
 
 /// Repeats each kv head as often as it has query heads.

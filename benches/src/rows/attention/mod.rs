@@ -4,3 +4,22 @@ pub(super) mod compressed;
 pub(super) mod dense_ragged;
 pub(super) mod rotary;
 pub(super) mod scores;
+
+use briquette::ops::Visibility;
+use briquette_ops::AttentionInput;
+use burn::tensor::Tensor;
+
+const HEAD_DIM: usize = 128;
+
+/// Attention over a prompt or a cache, without sums.
+fn causal([queries, keys, values]: [Tensor<4>; 3]) -> AttentionInput {
+    AttentionInput {
+        queries,
+        keys,
+        values,
+        visibility: Visibility::Causal,
+        scale: (HEAD_DIM as f64).powf(-0.5),
+        column_sums: false,
+        column_squares: false,
+    }
+}

@@ -1,18 +1,13 @@
 //! Queries turned to their positions.
 
 use anyhow::Result;
-use briquette::{
-    ops::{Ops, Reference, RotaryTables},
-    position::RotaryEmbedding,
-};
+use briquette::{ops::Ops, position::RotaryEmbedding};
+use briquette_ops::RotaryTables;
 use burn::tensor::{Int, Tensor};
 
-use crate::{
-    bench::{Bench, Case, Variant, difference},
-    measure::keep,
-};
+use super::HEAD_DIM;
+use crate::bench::{Bench, Case, difference};
 
-const HEAD_DIM: usize = 128;
 /// Rows of the tables.
 const CONTEXT: usize = 8192;
 
@@ -48,15 +43,6 @@ fn one(bench: &mut Bench, row: &'static str, dims: [usize; 4]) -> Result<()> {
         let tables = RotaryTables { cosines, sines, positions };
         anyhow::Ok(ops.rotate(inputs[set].clone(), tables)?)
     };
-    let ops = bench.ops.clone();
-    if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(turn(ops.as_ref(), 0)?, turn(&Reference, 0)?);
-        bench.run(&case, "briquette", inputs.len(), Some(&check), &|set| {
-            keep(turn(ops.as_ref(), set)?)
-        });
-    }
-    if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", inputs.len(), None, &|set| keep(turn(&Reference, set)?));
-    }
+    bench.run_both(&case, inputs.len(), turn, difference);
     Ok(())
 }

@@ -1,15 +1,15 @@
 //! Scores of entries: columns summed over every query, or over the last few.
 
 use anyhow::{Result, anyhow};
-use briquette::ops::{AttentionInput, MomentsInput, Ops, Reference, Visibility, WindowInput};
+use briquette::ops::{Ops, Reference, Visibility};
+use briquette_ops::{AttentionInput, MomentsInput, WindowInput};
 use burn::tensor::{Tensor, activation::softmax, module::avg_pool1d, ops::AvgPoolOptions};
 
+use super::{HEAD_DIM, causal};
 use crate::{
     bench::{Bench, Case, Variant, difference},
     measure::keep,
 };
-
-const HEAD_DIM: usize = 128;
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     if bench.wants("column-scores/with-attention") {
@@ -38,17 +38,9 @@ fn columns(bench: &mut Bench) {
     let on_top = of("column-scores", 1.0, 2.0);
     // Attention, and the product of queries and keys once more.
     let with_attention = of("column-scores/with-attention", 3.0, 4.0);
-    let scale = (HEAD_DIM as f64).powf(-0.5);
     let attention = |ops: &dyn Ops, column_sums| {
-        anyhow::Ok(ops.attention(AttentionInput {
-            queries: q.clone(),
-            keys: k.clone(),
-            values: v.clone(),
-            visibility: Visibility::Causal,
-            scale,
-            column_sums,
-            column_squares: false,
-        })?)
+        let input = causal([&q, &k, &v].map(Tensor::clone));
+        anyhow::Ok(ops.attention(AttentionInput { column_sums, ..input })?)
     };
     let attend = |ops: &dyn Ops| attention(ops, true);
     let sums = |ops: &dyn Ops| {
@@ -74,6 +66,7 @@ fn columns(bench: &mut Bench) {
     if bench.variants.contains(&Variant::Burn) {
         // Three steps, no mask: what a user of Burn would write first.
         let steps = || {
+            let scale = (HEAD_DIM as f64).powf(-0.5);
             let scores = q.clone().matmul(k.clone().swap_dims(2, 3)) * scale;
             softmax(scores, 3).sum_dim(2)
         };
@@ -115,12 +108,5 @@ fn window(bench: &mut Bench) {
         let pooled = avg_pool1d(moments.sums, pool);
         anyhow::Ok(pooled.reshape([1, kv_heads, heads / kv_heads, entries]).mean_dim(2))
     };
-    let ops = bench.ops.clone();
-    if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(score(ops.as_ref(), 0)?, score(&Reference, 0)?);
-        bench.run(&case, "briquette", sets, Some(&check), &|set| keep(score(ops.as_ref(), set)?));
-    }
-    if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", sets, None, &|set| keep(score(&Reference, set)?));
-    }
+    bench.run_both(&case, sets, score, difference);
 }

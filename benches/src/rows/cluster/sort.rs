@@ -1,13 +1,10 @@
 //! Columns sorted by cluster.
 
 use anyhow::Result;
-use briquette::ops::{Ops, Reference};
+use briquette::ops::Ops;
 use burn::tensor::{Distribution, Int, Tensor};
 
-use crate::{
-    bench::{Bench, Case, Variant, indices_differ},
-    measure::keep,
-};
+use crate::bench::{Bench, Case, indices_differ};
 
 /// The table of an EMS cache: tokens and entries of 128 heads, and of one layer of long budgets.
 const SIZES: [(&str, usize, usize, usize); 2] =
@@ -38,13 +35,6 @@ fn one(bench: &mut Bench, row: &'static str, dims: [usize; 3], clusters: usize) 
     };
     let group =
         |ops: &dyn Ops| anyhow::Ok(ops.sort_by_cluster(drawn.clone(), clusters)?.tokens_by_cluster);
-    let ops = bench.ops.clone();
-    if bench.variants.contains(&Variant::Briquette) {
-        let check = || indices_differ(group(ops.as_ref())?, group(&Reference)?);
-        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(group(ops.as_ref())?));
-    }
-    if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", 1, None, &|_| keep(group(&Reference)?));
-    }
+    bench.run_both(&case, 1, |ops, _| group(ops), indices_differ);
     Ok(())
 }

@@ -2,16 +2,14 @@
 //! every token gets the entry it is in now, and what is known of it goes where it goes.
 
 use anyhow::Result;
-use briquette::ops::{
-    AssignClustersInput, ExtendInput, GlobalLocalInput, MergedRows, Ops, Pool, Reference,
-    ReorderTokensInput, RowWeightsInput,
+use briquette::{ops::Ops, score::Pool};
+use briquette_ops::{
+    AssignClustersInput, ExtendInput, GlobalLocalInput, MergedRows, ReorderTokensInput,
+    RowWeightsInput,
 };
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use crate::{
-    bench::{Bench, Case, Variant, difference},
-    measure::keep,
-};
+use crate::bench::{Bench, Case, difference};
 
 /// Tokens an entry.
 const GAMMA: usize = 4;
@@ -51,7 +49,7 @@ impl Table {
         GAMMA * self.clusters
     }
 
-    fn case(&self, row: &'static str, numbers: usize) -> Case {
+    fn case(&self, row: &'static str, numbers: usize) -> Case<'static> {
         let Self { heads, clusters, .. } = self;
         Case {
             row,
@@ -83,7 +81,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         })
     };
     let case = table.case("extend/step", 4 * tokens + 2 * clusters);
-    one(bench, case, &|ops| Ok(vec![extend(ops)?.norms]))?;
+    one(bench, case, |ops| Ok(vec![extend(ops)?.norms]));
 
     let of_clusters = vec![clusters; table.heads];
     // One row is merged, the second.
@@ -113,7 +111,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         })
     };
     let case = table.case("classify/step", 6 * tokens + clusters);
-    one(bench, case, &|ops| Ok(vec![assign_clusters(ops)?.ranks]))?;
+    one(bench, case, |ops| Ok(vec![assign_clusters(ops)?.ranks]));
 
     let of_tokens = vec![tokens; table.heads];
     let lengths = table.scores.clone().narrow(2, 0, clusters);
@@ -133,14 +131,15 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         })
     };
     let case = table.case("regroup/step", 11 * tokens + clusters);
-    one(bench, case, &|ops| Ok(vec![reorder_tokens(ops)?.norms]))?;
-    scores(bench, &table)
+    one(bench, case, |ops| Ok(vec![reorder_tokens(ops)?.norms]));
+    scores(bench, &table);
+    Ok(())
 }
 
 /// Weights of clusters and ranks of tokens.
-fn scores(bench: &mut Bench, table: &Table) -> Result<()> {
+fn scores(bench: &mut Bench, table: &Table) {
     let (tokens, clusters) = (table.tokens(), table.clusters);
-    one(bench, table.case("row-weights/step", 3 * tokens + clusters), &|ops| {
+    one(bench, table.case("row-weights/step", 3 * tokens + clusters), |ops| {
         Ok(vec![ops.row_weights(RowWeightsInput {
             rows: table.cluster_of_token.clone(),
             positions: table.positions.clone(),
@@ -148,9 +147,9 @@ fn scores(bench: &mut Bench, table: &Table) -> Result<()> {
             height: clusters,
             bounds: (1e-12, 1e30),
         })?])
-    })?;
+    });
     // Read once for the level, once for the scores.
-    one(bench, table.case("global-local/step", 7 * tokens), &|ops| {
+    one(bench, table.case("global-local/step", 7 * tokens), |ops| {
         Ok(vec![ops.global_local(GlobalLocalInput {
             sums: table.scores.clone(),
             past: table.norms.clone(),
@@ -159,30 +158,27 @@ fn scores(bench: &mut Bench, table: &Table) -> Result<()> {
             window: 32,
             pool: Some(Pool::avg(7)),
         })?])
-    })
+    });
 }
 
-/// Outputs of an operation, by kernels or by tensor operations.
-type Call<'a, const D: usize> = &'a (dyn Fn(&dyn Ops) -> Result<Vec<Tensor<D>>> + Sync);
-
 /// Times a call, and compares what it returns with what tensor operations do.
-pub(crate) fn one<const D: usize>(bench: &mut Bench, case: Case, call: Call<'_, D>) -> Result<()> {
+pub(crate) fn one<const D: usize>(
+    bench: &mut Bench,
+    case: Case<'_>,
+    call: impl Fn(&dyn Ops) -> Result<Vec<Tensor<D>>> + Sync,
+) {
     if !bench.wants(case.row) {
-        return Ok(());
+        return;
     }
-    let ops = bench.ops.clone();
-    if bench.variants.contains(&Variant::Briquette) {
-        let check = || {
-            let (found, expected) = (call(ops.as_ref())?, call(&Reference)?);
+    bench.run_both(
+        &case,
+        1,
+        |ops, _| call(ops),
+        |found, expected| {
             found.into_iter().zip(expected).try_fold((0.0, 0.0), |(most, of), (found, expected)| {
                 let (off, largest) = difference(found, expected)?;
                 Ok((f64::max(most, off), f64::max(of, largest)))
             })
-        };
-        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(call(ops.as_ref())?));
-    }
-    if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", 1, None, &|_| keep(call(&Reference)?));
-    }
-    Ok(())
+        },
+    );
 }

@@ -2,7 +2,8 @@
 //! turn.
 
 use anyhow::Result;
-use briquette::ops::{LinearInput, Ops, Reference};
+use briquette::ops::{Ops, Reference};
+use briquette_ops::LinearInput;
 use burn::tensor::{DType, Tensor};
 
 use crate::{
@@ -11,95 +12,20 @@ use crate::{
     model::Dimensions,
 };
 
-/// Rows of a product, and the names of its matrices in the order of [`sizes`], then of all in turn;
-/// of a prompt those of a layer.
-const ROWS: [(usize, &[&str]); 8] = [
-    (
-        1,
-        &[
-            "linear/1/qkv",
-            "linear/1/output",
-            "linear/1/gate-up",
-            "linear/1/down",
-            "linear/1/head",
-            "linear/1/step",
-        ],
-    ),
-    (
-        8,
-        &[
-            "linear/8/qkv",
-            "linear/8/output",
-            "linear/8/gate-up",
-            "linear/8/down",
-            "linear/8/head",
-            "linear/8/step",
-        ],
-    ),
-    (
-        16,
-        &[
-            "linear/16/qkv",
-            "linear/16/output",
-            "linear/16/gate-up",
-            "linear/16/down",
-            "linear/16/head",
-            "linear/16/step",
-        ],
-    ),
-    (
-        32,
-        &[
-            "linear/32/qkv",
-            "linear/32/output",
-            "linear/32/gate-up",
-            "linear/32/down",
-            "linear/32/head",
-            "linear/32/step",
-        ],
-    ),
-    (
-        64,
-        &[
-            "linear/64/qkv",
-            "linear/64/output",
-            "linear/64/gate-up",
-            "linear/64/down",
-            "linear/64/head",
-            "linear/64/step",
-        ],
-    ),
-    (
-        256,
-        &[
-            "linear/256/qkv",
-            "linear/256/output",
-            "linear/256/gate-up",
-            "linear/256/down",
-            "linear/256/head",
-            "linear/256/step",
-        ],
-    ),
-    (
-        1024,
-        &[
-            "linear/1024/qkv",
-            "linear/1024/output",
-            "linear/1024/gate-up",
-            "linear/1024/down",
-            "linear/1024/head",
-            "linear/1024/step",
-        ],
-    ),
-    (
-        32768,
-        &["linear/32768/qkv", "linear/32768/output", "linear/32768/gate-up", "linear/32768/down"],
-    ),
-];
+/// Rows of a product; the most are those of a prompt.
+pub(crate) const ROWS: [usize; 8] = [1, 8, 16, 32, 64, 256, 1024, 32_768];
 /// Columns at either end of a product that are checked.
 const CHECKED: usize = 32;
 /// Rows of a product that are checked.
 const CHECKED_ROWS: usize = 1024;
+
+/// The names of products of so many rows, by their matrices in the order of [`sizes`], then of all
+/// in turn; of a prompt those of a layer.
+pub(crate) fn names(rows: usize) -> impl Iterator<Item = String> {
+    let all = ["qkv", "output", "gate-up", "down", "head", "step"];
+    let count = if rows == 32_768 { 4 } else { all.len() };
+    all.into_iter().take(count).map(move |matrix| format!("linear/{rows}/{matrix}"))
+}
 
 /// Inputs and outputs of the matrices of a layer, queries with keys and values and gate with up as
 /// one each, and of the head.
@@ -111,7 +37,7 @@ fn sizes(of: Dimensions) -> [[usize; 2]; 5] {
 }
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
-    if !ROWS.iter().flat_map(|(_, names)| *names).any(|row| bench.wants(row)) {
+    if !ROWS.into_iter().flat_map(names).any(|row| bench.wants(&row)) {
         return Ok(());
     }
     let dimensions = if bench.quick { Dimensions::TINY } else { Dimensions::LLAMA_3_8B };
@@ -132,16 +58,16 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         };
         (0..count).map(matrix).collect::<Vec<Tensor<2>>>()
     });
-    for (rows, names) in ROWS {
+    for rows in ROWS {
         let x = sizes.map(|[inputs, _]| bench.noise([rows, inputs], bench.dtype));
-        for (matrix, &row) in names.iter().enumerate() {
-            if !bench.wants(row) {
+        for (matrix, row) in names(rows).enumerate() {
+            if !bench.wants(&row) {
                 continue;
             }
             if matrix == sizes.len() {
-                step(bench, row, &x, &weights);
+                step(bench, &row, &x, &weights);
             } else {
-                one(bench, row, &x[matrix], &weights[matrix]);
+                one(bench, &row, &x[matrix], &weights[matrix]);
             }
         }
     }
@@ -155,7 +81,7 @@ fn work(bench: &Bench, x: &Tensor<2>, weight: &Tensor<2>) -> (f64, f64) {
     (numbers as f64 * bench.number(), 2.0 * (rows * inputs * outputs) as f64)
 }
 
-fn one(bench: &mut Bench, row: &'static str, x: &Tensor<2>, weights: &[Tensor<2>]) {
+fn one(bench: &mut Bench, row: &str, x: &Tensor<2>, weights: &[Tensor<2>]) {
     let (bytes, operations) = work(bench, x, &weights[0]);
     let ([rows, inputs], outputs) = (x.dims(), weights[0].dims()[1]);
     let case = Case { row, shape: format!("{rows} × {inputs} to {outputs}"), bytes, operations };
@@ -172,7 +98,7 @@ fn product(ops: &dyn Ops, x: &Tensor<2>, weight: &Tensor<2>) -> Result<Tensor<2>
 }
 
 /// The products of all layers in turn, then of the head.
-fn step(bench: &mut Bench, row: &'static str, x: &[Tensor<2>; 5], weights: &[Vec<Tensor<2>>; 5]) {
+fn step(bench: &mut Bench, row: &str, x: &[Tensor<2>; 5], weights: &[Vec<Tensor<2>>; 5]) {
     let [layers @ .., heads] = weights;
     let all: Vec<(&Tensor<2>, &Tensor<2>)> = (0..layers[0].len())
         .flat_map(|layer| x.iter().zip(layers).map(move |(x, weights)| (x, &weights[layer])))

@@ -2,9 +2,8 @@
 //! kernel takes shows what weights cost that are expanded for every product.
 
 use anyhow::Result;
-use briquette::ops::{
-    LinearInput, ModelOps, QuantizedLinearInput, QuantizedMatrix, Reference, WeightFormat,
-};
+use briquette::ops::Reference;
+use briquette_ops::{LinearInput, ModelOps, QuantizedLinearInput, QuantizedMatrix, WeightFormat};
 
 use crate::{
     bench::{Bench, Case, Variant},
@@ -12,23 +11,25 @@ use crate::{
     model::Dimensions,
 };
 
-const ROWS: [(usize, WeightFormat, &str); 8] = [
-    (1, WeightFormat::Q8_0, "quantized-linear/1/q8_0"),
-    (8, WeightFormat::Q8_0, "quantized-linear/8/q8_0"),
-    (32, WeightFormat::Q8_0, "quantized-linear/32/q8_0"),
-    (33, WeightFormat::Q8_0, "quantized-linear/33/q8_0"),
-    (1, WeightFormat::Q4_0, "quantized-linear/1/q4_0"),
-    (8, WeightFormat::Q4_0, "quantized-linear/8/q4_0"),
-    (32, WeightFormat::Q4_0, "quantized-linear/32/q4_0"),
-    (33, WeightFormat::Q4_0, "quantized-linear/33/q4_0"),
-];
+const FORMATS: [(WeightFormat, &str); 2] =
+    [(WeightFormat::Q8_0, "q8_0"), (WeightFormat::Q4_0, "q4_0")];
+
+/// Rows of the products with weights of a format, and their names.
+fn products(format: &str) -> [(usize, String); 4] {
+    [1, 8, 32, 33].map(|rows| (rows, format!("quantized-linear/{rows}/{format}")))
+}
+
+/// The names of all products.
+pub(crate) fn names() -> impl Iterator<Item = String> {
+    FORMATS.into_iter().flat_map(|(_, format)| products(format)).map(|(_, name)| name)
+}
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let of = if bench.quick { Dimensions::TINY } else { Dimensions::LLAMA_3_8B };
     let (inputs, outputs) = (of.hidden, 2 * of.inner);
-    for format in [WeightFormat::Q8_0, WeightFormat::Q4_0] {
-        let wanted = ROWS.iter().filter(|(_, own, row)| *own == format && bench.wants(row));
-        let wanted: Vec<_> = wanted.collect();
+    for (format, name) in FORMATS {
+        let wanted: Vec<_> =
+            products(name).into_iter().filter(|(_, row)| bench.wants(row)).collect();
         if wanted.is_empty() {
             continue;
         }
@@ -38,10 +39,10 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
             .collect();
         let weight = QuantizedMatrix::quantize(format, [outputs, inputs], &weights, &bench.device)?;
         let whole = weight.dequantize().cast(bench.dtype).transpose();
-        for &(rows, _, row) in wanted {
+        for (rows, row) in wanted {
             let x = bench.noise([rows, inputs], bench.dtype);
             let case = Case {
-                row,
+                row: &row,
                 shape: format!("{rows} × {inputs} to {outputs}"),
                 bytes: weight.bytes() as f64 + (rows * (inputs + outputs)) as f64 * bench.number(),
                 operations: 2.0 * (rows * inputs * outputs) as f64,

@@ -41,21 +41,13 @@ fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Res
     };
     let compact =
         |ops: &dyn Ops, set: usize| anyhow::Ok(ops.compact(inputs[set].clone(), &selection)?);
-    let ops = bench.ops.clone();
-    if bench.variants.contains(&Variant::Briquette) {
-        let check = || {
-            let (found, expected) = (compact(ops.as_ref(), 0)?, compact(&Reference, 0)?);
-            let (moved, _) = indices_differ(found.positions, expected.positions)?;
-            let both = |keys, values| Tensor::cat(vec![keys, values], 0);
-            let (off, of) =
-                difference(both(found.keys, found.values), both(expected.keys, expected.values))?;
-            Ok((off + moved, of))
-        };
-        bench.run(&case, "briquette", sets, Some(&check), &|set| keep(compact(ops.as_ref(), set)?));
-    }
-    if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", sets, None, &|set| keep(compact(&Reference, set)?));
-    }
+    bench.run_both(&case, sets, compact, |found, expected| {
+        let (moved, _) = indices_differ(found.positions, expected.positions)?;
+        let both = |keys, values| Tensor::cat(vec![keys, values], 0);
+        let (off, of) =
+            difference(both(found.keys, found.values), both(expected.keys, expected.values))?;
+        Ok((off + moved, of))
+    });
     if bench.variants.contains(&Variant::Burn) {
         let indices = selection.indices.clone().unsqueeze_dim::<4>(3).repeat_dim(3, HEAD_DIM);
         let gather = |set: usize| {

@@ -2,7 +2,7 @@
 //! the new token, and packed again. D2O's merging stands here, too.
 
 use anyhow::Result;
-use briquette::ops::{EmaInput, PackInput, PadInput, Tail};
+use briquette_ops::{EmaInput, PackInput, PadInput, Tail};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use crate::{
@@ -45,14 +45,14 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     };
     // Keys and values, read and written.
     let moved = 4.0 * (total + lists) as f64 * row;
-    one(bench, case("lay-out/step", moved), &|ops| Ok(ops.pad(input.clone())?.to_vec()))?;
+    one(bench, case("lay-out/step", moved), |ops| Ok(ops.pad(input.clone())?.to_vec()));
     let rectangle = || bench.noise([batch, heads, width + 1, HEAD_DIM], bench.dtype);
     let (keys, values) = (rectangle(), rectangle());
-    one(bench, case("pack/step", 4.0 * total as f64 * row), &|ops| {
+    one(bench, case("pack/step", 4.0 * total as f64 * row), |ops| {
         let (keys, values) = (keys.clone(), values.clone());
         let offsets = offsets.clone();
         Ok(ops.pack(PackInput { keys, values, counts: &counts, offsets })?.to_vec())
-    })?;
+    });
 
     let case = Case {
         row: "ema-weights/step",
@@ -63,7 +63,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let similarity = bench.noise([batch, heads, width, 1], DType::F32).tanh().squeeze_dim::<3>(3);
     let limit = Tensor::<2>::full([batch, 1], 0.5, (&bench.device, DType::F32));
     let all = vec![width; lists];
-    one(bench, case, &|ops| {
+    one(bench, case, |ops| {
         let found = ops.ema_weights(EmaInput {
             similarity: similarity.clone(),
             counts: &all,
@@ -71,5 +71,6 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
             beta: 0.7,
         })?;
         Ok(vec![found.weights])
-    })
+    });
+    Ok(())
 }

@@ -34,30 +34,18 @@ fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Res
         operations: 0.0,
     };
     let [lengths, keep_of_rows, recent] = [entries, kept, 0].map(|number| vec![number; ROWS]);
-    let input = |scores: &Tensor<3>| {
-        let scores = scores.clone();
-        let (lengths, keep_of_rows, recent) = (&lengths, &keep_of_rows, &recent);
-        move |ops: &dyn Ops| {
-            let selection = ops.select(SelectInput {
-                scores: &scores,
-                lengths,
-                keep: keep_of_rows,
-                sinks: 0,
-                recent,
-                check: false,
-            })?;
-            anyhow::Ok(selection.indices)
-        }
+    let select = |ops: &dyn Ops| {
+        let selection = ops.select(SelectInput {
+            scores: &scores,
+            lengths: &lengths,
+            keep: &keep_of_rows,
+            sinks: 0,
+            recent: &recent,
+            check: false,
+        })?;
+        anyhow::Ok(selection.indices)
     };
-    let select = input(&scores);
-    let ops = bench.ops.clone();
-    if bench.variants.contains(&Variant::Briquette) {
-        let check = || indices_differ(select(ops.as_ref())?, select(&Reference)?);
-        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(select(ops.as_ref())?));
-    }
-    if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", 1, None, &|_| keep(select(&Reference)?));
-    }
+    bench.run_both(&case, 1, |ops, _| select(ops), indices_differ);
     if bench.variants.contains(&Variant::Burn) && row != "select/1m" {
         // Burn's `topk` keeps k values in registers: at 256 it did not compile within 200 seconds.
         // Its sort reads the tensor back to the host.

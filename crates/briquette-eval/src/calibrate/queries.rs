@@ -3,9 +3,9 @@
 
 use briquette::{CacheShape, KvCache, Policy, QueryStatistics, position::PositionEncoding};
 use briquette_models::{Attend, Model};
-use burn::tensor::{DType, Int, Tensor, TensorData, activation::softmax};
+use burn::tensor::{DType, Int, Tensor, activation::softmax};
 
-use crate::Result;
+use crate::{Result, tensors::row};
 
 /// Positions that DuoAttention repeats the mean query and the mean key at.
 const REPEATED: usize = 500;
@@ -33,7 +33,6 @@ struct Sums {
     reach: Vec<f64>,
 }
 
-/// Statistics of the queries of these texts.
 pub(super) fn statistics(model: &Model, texts: &[&[u32]]) -> Result<QueryStatistics> {
     let shape = model.cache_shape();
     let mut watched = Watched {
@@ -42,9 +41,7 @@ pub(super) fn statistics(model: &Model, texts: &[&[u32]]) -> Result<QueryStatist
     };
     for text in texts {
         watched.cache.reset();
-        let data = TensorData::new(text.to_vec(), [1, text.len()]);
-        let tokens = Tensor::<2, Int>::from_data(data, &model.device());
-        model.forward_last_through(tokens, &mut watched)?;
+        model.forward_last_through(row(text, model), &mut watched)?;
     }
     Ok(of(&watched.layers, shape))
 }

@@ -1,12 +1,10 @@
 use std::{path::Path, sync::Arc};
 
 use briquette::{
-    Budget, HeadScores, Policy, Profile, QueryStatistics,
-    allocate::Uniform,
-    ops::{HeadPattern, minference_candidates},
+    Budget, HeadScores, Policy, Profile, QueryStatistics, allocate::Uniform, ops::HeadPattern,
 };
 use briquette_models::{Model, Tokenizer, prefill};
-use burn::tensor::{Int, Tensor, TensorData};
+use briquette_ops::minference_candidates;
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +14,9 @@ use super::{
     queries,
 };
 use crate::{
-    Error, Result, jobs,
+    Error, Result,
+    fidelity::most_likely,
+    jobs,
     journal::{Accept, Journal},
     observe, settings,
     tasks::{
@@ -26,6 +26,7 @@ use crate::{
         seed,
         text::Text,
     },
+    tensors::{numbers, row},
 };
 
 /// Tokens behind a chunk of text that layer errors are measured at.
@@ -117,7 +118,8 @@ impl Calibration<'_> {
     /// Prompts to run: retrieval prompts for the heads, and for the layers these and the chunks of
     /// text.
     pub fn steps(&self) -> usize {
-        self.set_size().saturating_mul(2 + self.texts.len())
+        let of_set = self.plan.prompts.saturating_mul(self.plan.lengths.len());
+        of_set.saturating_mul(2 + self.texts.len())
     }
 
     /// Measures, and keeps the result of every prompt in a [`Journal`] at `partial`: a run that was
@@ -146,15 +148,16 @@ impl Calibration<'_> {
             results.add(step);
         }
 
-        let todo: Vec<usize> =
-            (0..prompts.len()).filter(|number| results.heads[*number].is_none()).collect();
-        let work = |number: &usize| self.heads(*number, &prompts[*number]);
-        jobs::run(&todo, self.threads, work, |_, step| {
+        let mut keep = |results: &mut Results, step: Step| -> Result<()> {
             journal.push(&step)?;
             results.add(step);
             on_steps(1);
             Ok(())
-        })?;
+        };
+        let todo: Vec<usize> =
+            (0..prompts.len()).filter(|number| results.heads[*number].is_none()).collect();
+        let work = |number: &usize| self.heads(*number, &prompts[*number]);
+        jobs::run(&todo, self.threads, work, |_, step| keep(&mut results, step))?;
         let samples: Vec<&HeadSample> =
             results.heads.iter().flatten().map(|(_, sample)| sample).collect();
         let scores = heads::mean(&samples);
@@ -173,29 +176,17 @@ impl Calibration<'_> {
             let layers = self.errors(&policy, &sets[set][number])?;
             Ok(Step::Errors { set, number, layers })
         };
-        jobs::run(&todo, self.threads, work, |_, step| {
-            journal.push(&step)?;
-            results.add(step);
-            on_steps(1);
-            Ok(())
-        })?;
+        jobs::run(&todo, self.threads, work, |_, step| keep(&mut results, step))?;
 
         let shape = self.model.cache_shape();
-        let errors: Vec<Vec<&[f32]>> = results
-            .errors
-            .iter()
-            .map(|set| set.iter().flatten().map(Vec::as_slice).collect())
-            .collect();
-        let profile = Profile {
-            model: self.name.clone(),
-            made: self.made(right, prompts.len()),
-            weights: Some(self.weights.clone()),
-            shape,
-            heads: scores,
-            layer_errors: errors::combine(&errors, shape.layers),
-            queries: Some(self.queries(&sets)?),
-            patterns: self.patterns()?,
-        };
+        let sets_errors = results.errors.iter();
+        let errors: Vec<Vec<&[f32]>> =
+            sets_errors.map(|set| set.iter().flatten().map(Vec::as_slice).collect()).collect();
+        let layer_errors = errors::combine(&errors, shape.layers);
+        let mut profile =
+            Profile::new(shape, scores, layer_errors).with_queries(self.queries(&sets)?);
+        (profile.model, profile.made) = (self.name.clone(), self.made(right, prompts.len()));
+        (profile.weights, profile.patterns) = (Some(self.weights.clone()), self.patterns()?);
         profile.check()?;
         Ok(Calibrated { profile, right, prompts: prompts.len(), journal })
     }
@@ -212,31 +203,17 @@ impl Calibration<'_> {
         if !(0.0..=1.0).contains(&self.min_right) {
             return fail("min-right", "a share from 0 to 1 is needed");
         }
-        if lengths.is_empty() {
-            return fail("tokens", "no value given");
-        }
-        if (1..lengths.len()).any(|i| lengths[..i].contains(&lengths[i])) {
-            return fail("tokens", "a value is given twice");
-        }
+        settings::check_list("tokens", lengths)?;
         if self.plan.patterns == Some(0) {
             return fail("patterns", "at least 1 token is needed");
         }
         let context = self.model.config().max_position_embeddings;
         let following = if self.texts.is_empty() { 0 } else { FOLLOWING };
-        match lengths
-            .iter()
-            .map(|length| length.saturating_add(following))
-            .chain(self.plan.patterns)
-            .find(|length| *length > context)
-        {
+        let lengths = lengths.iter().map(|length| length.saturating_add(following));
+        match lengths.chain(self.plan.patterns).find(|length| *length > context) {
             Some(length) => Err(Error::ContextTooShort { length, context }),
             None => Ok(()),
         }
-    }
-
-    /// Prompts of a data set.
-    fn set_size(&self) -> usize {
-        self.plan.prompts.saturating_mul(self.plan.lengths.len())
     }
 
     fn settings(&self) -> serde_json::Value {
@@ -306,11 +283,10 @@ impl Calibration<'_> {
         let mut cache = observe::cache(self.model, Policy::full(), weights.clone())?;
         prefill(self.model, &[&prompt], &mut cache, None)?;
         weights.watch();
-        let logits = self.model.forward(row(&fed, self.model), &mut cache)?;
-        let logits = logits.try_into_vec_as::<f32>().map_err(briquette::Error::from)?;
+        let logits = numbers(self.model.forward(row(&fed, self.model), &mut cache)?)?;
         finite(&logits, "a logit")?;
         let mut rows = logits.chunks(self.model.config().vocab_size).zip(&answer);
-        let right = rows.all(|(row, token)| most_likely(row) == Some(*token));
+        let right = rows.all(|(row, token)| most_likely(row) == Some(*token as usize));
         let heads = self.model.cache_shape().query_heads;
         let sample = HeadSample::of(&weights.take()?, heads, context, &span);
         Ok(Step::Heads { number, right, sample })
@@ -340,16 +316,7 @@ impl Calibration<'_> {
     /// CompressKV's selection by these scores, with one budget for every layer.
     fn small_cache(&self, scores: &HeadScores) -> Policy {
         let shape = self.model.cache_shape();
-        let profile = Profile {
-            model: self.name.clone(),
-            made: String::new(),
-            weights: None,
-            shape,
-            heads: scores.clone(),
-            layer_errors: vec![1.0; shape.layers],
-            queries: None,
-            patterns: None,
-        };
+        let profile = Profile::new(shape, scores.clone(), vec![1.0; shape.layers]);
         Policy::compresskv(Budget::Tokens(errors::CACHE))
             .with_allocator(Uniform {})
             .with_profile(Arc::new(profile))
@@ -379,12 +346,6 @@ fn finite(numbers: &[f32], what: &'static str) -> Result<()> {
     }
 }
 
-/// The token of the highest logit, the first of equal ones.
-fn most_likely(logits: &[f32]) -> Option<u32> {
-    let best = logits.iter().copied().enumerate().reduce(|a, b| if b.1 > a.1 { b } else { a });
-    best.and_then(|(token, _)| u32::try_from(token).ok())
-}
-
 fn whole(prompt: &NeedlePrompt) -> Forced {
     Forced {
         prompt: [&prompt.context[..], &prompt.question].concat(),
@@ -392,13 +353,6 @@ fn whole(prompt: &NeedlePrompt) -> Forced {
     }
 }
 
-/// `[1, tokens]`
-fn row(tokens: &[u32], model: &Model) -> Tensor<2, Int> {
-    let data = TensorData::new(tokens.to_vec(), [1, tokens.len()]);
-    Tensor::from_data(data, &model.device())
-}
-
-/// Results of each prompt.
 struct Results {
     heads: Vec<Option<(bool, HeadSample)>>,
     /// Of each data set.

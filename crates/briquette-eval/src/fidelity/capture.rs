@@ -35,17 +35,8 @@ pub(super) struct Projections {
 }
 
 impl Capture {
-    /// Keeps everything.
-    pub(super) fn all(cache: KvCache) -> Self {
-        Self::new(cache, true)
-    }
-
-    /// Keeps what comes back.
-    pub(super) fn outputs(cache: KvCache) -> Self {
-        Self::new(cache, false)
-    }
-
-    fn new(cache: KvCache, inputs: bool) -> Self {
+    /// Keeps what comes back, and the `inputs` too if asked.
+    pub(super) fn new(cache: KvCache, inputs: bool) -> Self {
         let layers = vec![Passed::default(); cache.shape().layers];
         Self { cache, layers, inputs }
     }

@@ -22,7 +22,8 @@ fn log_sum_exp(logits: &[f32]) -> f64 {
     most + logits.iter().map(|logit| (f64::from(*logit) - most).exp()).sum::<f64>().ln()
 }
 
-fn most_likely(logits: &[f32]) -> Option<usize> {
+/// The place of the highest logit, the first of equal ones.
+pub(crate) fn most_likely(logits: &[f32]) -> Option<usize> {
     let first_of_highest = |best: Option<usize>, at: usize| match best {
         Some(best) if logits[at] <= logits[best] => Some(best),
         _ => Some(at),

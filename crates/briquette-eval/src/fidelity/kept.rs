@@ -37,9 +37,8 @@ pub fn token_texts(tokenizer: &Tokenizer, tokens: &[u32]) -> Result<Vec<String>>
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
+    use crate::testing;
 
     #[test]
     fn every_head_counts_once() {
@@ -50,8 +49,7 @@ mod tests {
 
     #[test]
     fn texts_join_to_the_whole() {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
-        let tokenizer = Tokenizer::load(dir).unwrap();
+        let tokenizer = testing::tokenizer();
         for text in ["It was a dark night.", "naïve → 你好, said the 🦀", ""] {
             let tokens = tokenizer.encode(text, true).unwrap();
             let texts = token_texts(&tokenizer, &tokens).unwrap();

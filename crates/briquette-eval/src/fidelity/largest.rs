@@ -80,9 +80,6 @@ pub fn largest(
 impl Reference<'_> {
     /// The [`largest()`] budget of a policy in this window, of those that `budget` makes of a size
     /// in `1..=most`, with the memory that it holds.
-    ///
-    /// # Errors
-    /// Errors of the policy and its cache, but for budgets that are too small.
     pub(crate) fn largest_budget(
         &self,
         policy: &Policy,

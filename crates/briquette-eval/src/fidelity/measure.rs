@@ -14,7 +14,8 @@ use super::{
 use crate::{
     Error, Result,
     calibrate::errors,
-    record::{CacheBytes, KeptTokens, Outcome},
+    record::{CacheBytes, KeptTokens, Outcome, not_finite},
+    tensors::numbers,
 };
 
 /// The result of one policy in one window. The definitions stand at [the module](super).
@@ -55,7 +56,7 @@ impl Reference<'_> {
             .collect::<Result<Vec<Vec<Vec<usize>>>>>()?;
 
         let output_error = self.isolated(cache.clone())?;
-        let mut run = Capture::outputs(cache);
+        let mut run = Capture::new(cache, false);
         let logits = continued_logits(self.model, self.continued(), &mut run)?;
         let end_to_end_error = run
             .layers
@@ -78,7 +79,8 @@ impl Reference<'_> {
             cache_after_prompt,
             cache: CacheBytes::of(&run.cache),
         };
-        match not_finite(&measured.output_error, &measured.end_to_end_error, &measured.kl) {
+        let errors = measured.output_error.iter().chain(&measured.end_to_end_error);
+        match not_finite(&measured.kl, errors) {
             Some(what) => Err(Error::NotFinite { what }),
             None => Ok(measured),
         }
@@ -111,15 +113,6 @@ impl Reference<'_> {
         };
         kept.iter().zip(&self.attention).map(of_layer).collect()
     }
-}
-
-/// Names a number in it that is not finite, if any.
-fn not_finite(isolated: &[f64], end_to_end: &[f64], kl: &[f32]) -> Option<&'static str> {
-    if !kl.iter().all(|kl| kl.is_finite()) {
-        return Some("the divergence of a next-token distribution");
-    }
-    let mut errors = isolated.iter().chain(end_to_end);
-    (!errors.all(|error| error.is_finite())).then_some("the error of an attention output")
 }
 
 impl Measured {
@@ -160,10 +153,7 @@ fn mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
 fn error(outputs: Vec<Tensor<4>>, full: &Tensor<4>) -> Result<f64> {
     let compressed = Tensor::cat(outputs, 2).cast(DType::F32);
     let tokens = full.dims()[2];
-    let norms = |x: Tensor<4>| -> Result<Vec<f32>> {
-        let norms = x.square().sum_dim(3).sum_dim(1).sqrt();
-        Ok(norms.try_into_vec_as::<f32>().map_err(briquette::Error::from)?)
-    };
+    let norms = |x: Tensor<4>| numbers(x.square().sum_dim(3).sum_dim(1).sqrt());
     let (difference, norm) = (norms(compressed - full.clone())?, norms(full.clone())?);
     Ok(errors::relative(&difference, &norm) / tokens.max(1) as f64)
 }

@@ -46,6 +46,7 @@ mod oracle;
 mod plan;
 mod reference;
 
+pub(crate) use divergence::most_likely;
 pub use divergence::{agreement, kl_divergence};
 pub use kept::{share_of_heads, token_texts};
 pub use largest::{Largest, Probe, largest};

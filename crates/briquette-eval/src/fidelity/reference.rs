@@ -1,14 +1,16 @@
 //! The side of a measurement that all policies share: a window on the full cache.
 
-use briquette::{
-    CacheConfig, KvCache, Policy,
-    ops::{MomentsInput, Visibility, WindowInput},
-};
-use briquette_models::{Error as ModelError, Instruction, Model, reconstruct};
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use briquette::{CacheConfig, KvCache, Policy, ops::Visibility};
+use briquette_models::{Instruction, Model, reconstruct};
+use briquette_ops::{MomentsInput, WindowInput};
+use burn::tensor::{DType, Int, Tensor};
 
 use super::capture::{Capture, Passed, Projections};
-use crate::{Error, Result, record::CacheBytes};
+use crate::{
+    Error, Result,
+    record::CacheBytes,
+    tensors::{finite_numbers, numbers, row},
+};
 
 /// A window of text on the full cache: what policies are measured against.
 ///
@@ -23,7 +25,6 @@ pub struct Reference<'a> {
     pub(super) tokens: Vec<u32>,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
-    /// One a layer.
     pub(super) layers: Vec<Layer>,
     /// The logits after each continued token, in f32.
     pub(super) logits: Vec<Vec<f32>>,
@@ -33,12 +34,9 @@ pub struct Reference<'a> {
     pub(super) attention: Vec<Vec<Vec<f32>>>,
 }
 
-/// One layer of the full run.
 #[derive(Debug)]
 pub(super) struct Layer {
-    /// Of the prompt.
     pub(super) prompt: Projections,
-    /// Of each continued token.
     pub(super) continued: Vec<Projections>,
     /// The outputs of the continued tokens, `[1, query_heads, T, head_dim]`, f32.
     pub(super) outputs: Tensor<4>,
@@ -49,8 +47,8 @@ impl<'a> Reference<'a> {
     ///
     /// # Errors
     /// [`Error::Setting`] for a window without a prompt or without a token behind it,
-    /// [`Error::ContextTooShort`], failures of the model, and [`ModelError::NotFinite`] for logits
-    /// that give no probabilities.
+    /// [`Error::ContextTooShort`], failures of the model, and
+    /// [`NotFinite`](briquette_models::Error::NotFinite) for logits that give no probabilities.
     pub fn new(model: &'a Model, window: &[u32], prompt: usize) -> Result<Self> {
         let length = window.len();
         if prompt == 0 {
@@ -66,7 +64,7 @@ impl<'a> Reference<'a> {
             return Err(Error::ContextTooShort { length, context });
         }
 
-        let mut run = Capture::all(model.cache(Policy::full())?);
+        let mut run = Capture::new(model.cache(Policy::full())?, true);
         model.forward_last_through(row(&window[..prompt], model), &mut run)?;
         let logits = continued_logits(model, &window[prompt..], &mut run)?;
         let layers: Vec<Layer> = run.layers.into_iter().map(layer).collect::<Result<_>>()?;
@@ -139,17 +137,8 @@ pub(super) fn continued_logits(
         .map(|token| Ok(model.forward_last_through(row(&[*token], model), run)?.cast(DType::F32)))
         .collect::<Result<Vec<Tensor<2>>>>()?;
     let vocabulary = model.config().vocab_size;
-    let logits = Tensor::cat(rows, 0).try_into_vec_as::<f32>().map_err(briquette::Error::from)?;
-    if logits.iter().any(|logit| !logit.is_finite()) {
-        return Err(ModelError::NotFinite { row: 0 }.into());
-    }
+    let logits = finite_numbers(Tensor::cat(rows, 0))?;
     Ok(logits.chunks(vocabulary).map(<[f32]>::to_vec).collect())
-}
-
-/// `[1, tokens]`
-fn row(tokens: &[u32], model: &Model) -> Tensor<2, Int> {
-    let data = TensorData::new(tokens.to_vec(), [1, tokens.len()]);
-    Tensor::from_data(data, &model.device())
 }
 
 /// The first call of a layer brought the prompt.
@@ -202,6 +191,5 @@ fn attention_received(
         .reshape([shape.kv_heads, group, prompt + following])
         .narrow(2, 0, prompt)
         .sum_dim(1);
-    let sums = sums.try_into_vec_as::<f32>().map_err(briquette::Error::from)?;
-    Ok(sums.chunks(prompt).map(<[f32]>::to_vec).collect())
+    Ok(numbers(sums)?.chunks(prompt).map(<[f32]>::to_vec).collect())
 }

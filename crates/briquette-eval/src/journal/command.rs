@@ -18,9 +18,6 @@ pub(super) fn written_by(settings: &Value) -> Option<&str> {
 }
 
 /// Refuses the settings of another command than `given`.
-///
-/// # Errors
-/// [`Error::OtherCommand`].
 pub(crate) fn check_command(path: &Path, settings: &Value, given: &str) -> Result<()> {
     match written_by(settings) {
         Some(found) if found != given => Err(Error::OtherCommand {

@@ -78,9 +78,9 @@ impl Journal {
         settings: &impl Serialize,
         accept: Accept,
     ) -> Result<(Self, Vec<T>)> {
-        let settings = serde_json::to_value(settings).map_err(|error| write_error(path, error))?;
+        let settings = serde_json::to_value(settings).map_err(|error| Error::write(path, error))?;
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(|error| write_error(path, error))?;
+            fs::create_dir_all(folder).map_err(|error| Error::write(path, error))?;
         }
         let (mut journal, bytes) = Self::held(path)?;
         let kept = read::<T>(path, &bytes, &settings, accept)?;
@@ -91,7 +91,7 @@ impl Journal {
             (journal, _) = Self::held(path)?;
         }
         journal.length = kept.lines.iter().map(|line| line.len() as u64).sum();
-        journal.file.set_len(journal.length).map_err(|error| write_error(path, error))?;
+        journal.file.set_len(journal.length).map_err(|error| Error::write(path, error))?;
         if journal.length == 0 {
             journal.push(&settings)?;
         }
@@ -100,24 +100,17 @@ impl Journal {
 
     /// The file as it is, locked.
     fn held(path: &Path) -> Result<(Self, Vec<u8>)> {
-        let written = |error: std::io::Error| write_error(path, error);
+        let written = |error: std::io::Error| Error::write(path, error);
         // A named pipe would be waited for.
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             return Err(Error::NoJournal { path: path.into() });
         }
         let mut options = OpenOptions::new();
         let file = options.read(true).append(true).create(true).open(path).map_err(written)?;
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => return Err(Error::JournalBusy { path: path.into() }),
-            // Some file systems know no locks.
-            Err(TryLockError::Error(error)) if error.kind() != ErrorKind::Unsupported => {
-                return Err(written(error));
-            }
-            _ => {}
-        }
+        lock(path, &file, written)?;
         let mut bytes = Vec::new();
         let read = file.try_clone().and_then(Reader::of).and_then(|mut all| all.rest(&mut bytes));
-        read.map_err(|source| Error::Read { path: path.into(), source })?;
+        read.map_err(|source| Error::read(path, source))?;
         let handle = file.try_clone().and_then(Handle::from_file).map_err(written)?;
         Ok((Self { path: path.into(), file, handle, length: 0 }, bytes))
     }
@@ -130,11 +123,11 @@ impl Journal {
     pub fn push(&mut self, result: &impl Serialize) -> Result<()> {
         self.check()?;
         let line =
-            serde_json::to_string(result).map_err(|error| write_error(&self.path, error))? + "\n";
+            serde_json::to_string(result).map_err(|error| Error::write(&self.path, error))? + "\n";
         if let Err(error) = self.file.write_all(line.as_bytes()) {
             // What was written of it would be in the way of the next.
             let _ = self.file.set_len(self.length);
-            return Err(write_error(&self.path, error));
+            return Err(Error::write(&self.path, error));
         }
         self.length = self.length.saturating_add(line.len() as u64);
         Ok(())
@@ -146,8 +139,8 @@ impl Journal {
     /// As [`push`](Self::push), and [`Error::JournalBusy`] if another run takes the file over.
     pub fn replace(&mut self, results: &[impl Serialize]) -> Result<()> {
         self.check()?;
-        let (path, failed) = (self.path.clone(), |error| write_error(&self.path, error));
-        let bytes = fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+        let (path, failed) = (self.path.clone(), |error| Error::write(&self.path, error));
+        let bytes = fs::read(&path).map_err(|source| Error::read(&path, source))?;
         let mut text = bytes.split_inclusive(|byte| *byte == b'\n').next().unwrap_or(&[]).to_vec();
         for result in results {
             serde_json::to_writer(&mut text, result).map_err(failed)?;
@@ -167,7 +160,7 @@ impl Journal {
     /// As [`push`](Self::push).
     pub fn finish(&self) -> Result<()> {
         self.check()?;
-        self.file.sync_all().map_err(|error| write_error(&self.path, error))
+        self.file.sync_all().map_err(|error| Error::write(&self.path, error))
     }
 
     /// Deletes the file.
@@ -176,7 +169,7 @@ impl Journal {
     /// As [`push`](Self::push).
     pub fn remove(self) -> Result<()> {
         self.check()?;
-        fs::remove_file(&self.path).map_err(|error| write_error(&self.path, error))
+        fs::remove_file(&self.path).map_err(|error| Error::write(&self.path, error))
     }
 
     /// Checks that the name still leads to the open file, and that it has what was written and
@@ -185,7 +178,7 @@ impl Journal {
         if !Handle::from_path(&self.path).is_ok_and(|found| found == self.handle) {
             return Err(Error::JournalGone { path: self.path.clone() });
         }
-        let found = self.file.metadata().map_err(|error| write_error(&self.path, error))?.len();
+        let found = self.file.metadata().map_err(|error| Error::write(&self.path, error))?.len();
         match found == self.length {
             true => Ok(()),
             false => {
@@ -195,12 +188,26 @@ impl Journal {
     }
 }
 
-/// Usable contents of a journal.
+/// Locks a file of results, which no other run may be writing.
+pub(crate) fn lock(
+    path: &Path,
+    file: &File,
+    failed: impl Fn(std::io::Error) -> Error,
+) -> Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(Error::JournalBusy { path: path.into() }),
+        // Some file systems know no locks.
+        Err(TryLockError::Error(error)) if error.kind() != ErrorKind::Unsupported => {
+            Err(failed(error))
+        }
+        _ => Ok(()),
+    }
+}
+
 struct Usable<'a, T> {
     results: Vec<T>,
     /// The settings and the lines of the results.
     lines: Vec<&'a [u8]>,
-    /// The others.
     damaged: Vec<&'a [u8]>,
 }
 
@@ -268,15 +275,10 @@ pub fn is_of(path: &Path, command: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Path of the file for the damaged lines of a journal.
 fn damaged_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".damaged");
     name.into()
-}
-
-fn write_error(path: &Path, error: impl ToString) -> Error {
-    Error::Write { path: path.into(), message: error.to_string() }
 }
 
 #[cfg(test)]
@@ -284,6 +286,13 @@ mod tests {
     use super::*;
 
     type Step = (usize, f32);
+
+    /// A place for a journal, in a folder of its own.
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.jsonl");
+        (dir, path)
+    }
 
     fn open_with(path: &Path, seed: u64, accept: Accept) -> Result<(Journal, Vec<Step>)> {
         let settings = serde_json::json!({ "briquette": "0", "seed": seed, "weights": "w" });
@@ -331,8 +340,7 @@ mod tests {
 
     #[test]
     fn a_last_line_without_its_end_is_cut_off() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.jsonl");
+        let (_dir, path) = place();
         for tail in ["[3,0.", "[3,0.5]", "\0\0\0\0"] {
             let steps = begun(&path);
             let whole = fs::read(&path).unwrap();
@@ -348,8 +356,7 @@ mod tests {
 
     #[test]
     fn first_lines_without_their_end_begin_anew() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.jsonl");
+        let (_dir, path) = place();
         for text in ["", "{\"briquette\":\"0\",\"se"] {
             fs::write(&path, text).unwrap();
             let (_, found) = open(&path, 1).unwrap();
@@ -361,8 +368,7 @@ mod tests {
 
     #[test]
     fn what_something_else_wrote_is_left_as_it_is() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.jsonl");
+        let (dir, path) = place();
         for text in [
             "a single line",
             "a single line\n",
@@ -382,8 +388,7 @@ mod tests {
 
     #[test]
     fn what_is_no_continuation_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.jsonl");
+        let (_dir, path) = place();
         begun(&path);
         assert!(matches!(open(&path, 2), Err(Error::RunSettings { .. })));
         let held = open(&path, 1).unwrap();
@@ -394,8 +399,7 @@ mod tests {
 
     #[test]
     fn a_journal_is_of_the_command_that_wrote_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.jsonl");
+        let (_dir, path) = place();
         assert!(!is_of(&path, "compare").unwrap());
         let compare = serde_json::json!({ "briquette": "0", "command": "compare", "model": "m" });
         let run = serde_json::json!({ "briquette": "0", "models": { "m": {} } });
@@ -423,8 +427,7 @@ mod tests {
 
     #[test]
     fn damaged_lines_are_named_and_set_aside() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.jsonl");
+        let (_dir, path) = place();
         let steps = begun(&path);
         let text = fs::read_to_string(&path).unwrap();
         let damaged = text.replacen("[1,", "[x,", 1) + "\u{0}\n[4,";
@@ -448,8 +451,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_gone_is_an_error() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.jsonl");
+        let (_dir, path) = place();
         for replaced in [false, true] {
             let (mut journal, _) = open(&path, 1).unwrap();
             journal.push(&(0, 0.5)).unwrap();
@@ -466,8 +468,7 @@ mod tests {
 
     #[test]
     fn a_file_that_something_else_changes_is_an_error() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.jsonl");
+        let (_dir, path) = place();
         let (mut journal, _) = open(&path, 1).unwrap();
         journal.push(&(0, 0.5)).unwrap();
         let length = fs::metadata(&path).unwrap().len();

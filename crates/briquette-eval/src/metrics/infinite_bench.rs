@@ -8,7 +8,6 @@ use super::{
 /// Signs taken for spaces where words are looked for.
 const SIGNS: [char; 10] = ['\n', ':', '"', '\'', '.', ',', '?', '!', '{', '}'];
 
-/// Options of questions with choices.
 const OPTIONS: &str = "ABCD";
 
 pub(super) fn first_number(answer: &str, references: &[String]) -> f64 {
@@ -39,7 +38,7 @@ pub(super) fn choice(answer: &str, references: &[String]) -> f64 {
     let answer = single_spaces(space_out(answer, &signs));
     for prefix in ["answer is:", "answer:", "answer is", "option is"] {
         if let Some(behind) = behind(&answer, prefix) {
-            return hit(starts_with_any(behind, references));
+            return hit(references.iter().any(|text| behind.starts_with(text.as_str())));
         }
     }
     let said = split(&answer).find(|word| OPTIONS.contains(word));
@@ -106,10 +105,6 @@ fn behind<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let mut behind = behind.chars();
     behind.next();
     Some(behind.as_str())
-}
-
-fn starts_with_any(text: &str, beginnings: &[String]) -> bool {
-    beginnings.iter().any(|beginning| text.starts_with(beginning.as_str()))
 }
 
 fn trim(text: &str) -> &str {

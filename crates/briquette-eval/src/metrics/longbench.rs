@@ -2,6 +2,7 @@
 //! references and the first line that some datasets are cut to.
 
 use rapidfuzz::distance::indel;
+use regex::Regex;
 
 use super::{
     best, difflib, f1, hit,
@@ -57,14 +58,14 @@ pub(super) fn classification(answer: &str, references: &[String], classes: &[Str
 }
 
 pub(super) fn retrieval(answer: &str, references: &[String]) -> f64 {
-    let paragraph = pattern!(r"Paragraph (\d+)");
-    best(references, |text| {
-        paragraph.captures(text).map_or(0.0, |found| share_of_numbers(answer, &found[1]))
-    })
+    share_of_paragraphs(pattern!(r"Paragraph (\d+)"), answer, references)
 }
 
 pub(super) fn retrieval_zh(answer: &str, references: &[String]) -> f64 {
-    let paragraph = pattern!(r"段落(\d+)");
+    share_of_paragraphs(pattern!(r"段落(\d+)"), answer, references)
+}
+
+fn share_of_paragraphs(paragraph: &Regex, answer: &str, references: &[String]) -> f64 {
     best(references, |text| {
         paragraph.captures(text).map_or(0.0, |found| share_of_numbers(answer, &found[1]))
     })

@@ -198,6 +198,9 @@ impl Metric {
     /// [`LongbenchClassification`](Self::LongbenchClassification), and the false answers, for the
     /// metrics of TruthfulQA. Other metrics leave them aside.
     pub fn score(self, answer: &str, references: &[String], classes: &[String]) -> f64 {
+        let max = |likeness| truthful_qa::max(likeness, answer, references);
+        let diff = |likeness| truthful_qa::diff(likeness, answer, references, classes);
+        let acc = |likeness| truthful_qa::acc(likeness, answer, references, classes);
         match self {
             Self::ExactMatch => plain::exact_match(answer, references),
             Self::Contains => plain::contains(answer, references),
@@ -241,34 +244,18 @@ impl Metric {
             Self::Gsm8kFlexible => gsm8k::flexible(answer, references),
             Self::CoqaF1 => coqa::f1(answer, references),
             Self::CoqaExactMatch => coqa::exact_match(answer, references),
-            Self::TruthfulqaBleuMax => truthful_qa::max(Likeness::Bleu, answer, references),
-            Self::TruthfulqaRouge1Max => truthful_qa::max(Likeness::Rouge1, answer, references),
-            Self::TruthfulqaRouge2Max => truthful_qa::max(Likeness::Rouge2, answer, references),
-            Self::TruthfulqaRougeLMax => truthful_qa::max(Likeness::RougeL, answer, references),
-            Self::TruthfulqaBleuDiff => {
-                truthful_qa::diff(Likeness::Bleu, answer, references, classes)
-            }
-            Self::TruthfulqaRouge1Diff => {
-                truthful_qa::diff(Likeness::Rouge1, answer, references, classes)
-            }
-            Self::TruthfulqaRouge2Diff => {
-                truthful_qa::diff(Likeness::Rouge2, answer, references, classes)
-            }
-            Self::TruthfulqaRougeLDiff => {
-                truthful_qa::diff(Likeness::RougeL, answer, references, classes)
-            }
-            Self::TruthfulqaBleuAcc => {
-                truthful_qa::acc(Likeness::Bleu, answer, references, classes)
-            }
-            Self::TruthfulqaRouge1Acc => {
-                truthful_qa::acc(Likeness::Rouge1, answer, references, classes)
-            }
-            Self::TruthfulqaRouge2Acc => {
-                truthful_qa::acc(Likeness::Rouge2, answer, references, classes)
-            }
-            Self::TruthfulqaRougeLAcc => {
-                truthful_qa::acc(Likeness::RougeL, answer, references, classes)
-            }
+            Self::TruthfulqaBleuMax => max(Likeness::Bleu),
+            Self::TruthfulqaRouge1Max => max(Likeness::Rouge1),
+            Self::TruthfulqaRouge2Max => max(Likeness::Rouge2),
+            Self::TruthfulqaRougeLMax => max(Likeness::RougeL),
+            Self::TruthfulqaBleuDiff => diff(Likeness::Bleu),
+            Self::TruthfulqaRouge1Diff => diff(Likeness::Rouge1),
+            Self::TruthfulqaRouge2Diff => diff(Likeness::Rouge2),
+            Self::TruthfulqaRougeLDiff => diff(Likeness::RougeL),
+            Self::TruthfulqaBleuAcc => acc(Likeness::Bleu),
+            Self::TruthfulqaRouge1Acc => acc(Likeness::Rouge1),
+            Self::TruthfulqaRouge2Acc => acc(Likeness::Rouge2),
+            Self::TruthfulqaRougeLAcc => acc(Likeness::RougeL),
         }
     }
 

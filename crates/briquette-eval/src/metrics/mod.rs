@@ -34,7 +34,6 @@ fn best(references: &[String], score: impl FnMut(&str) -> f64) -> f64 {
     references.iter().map(String::as_str).map(score).fold(0.0, f64::max)
 }
 
-/// 1 for true.
 fn hit(right: bool) -> f64 {
     f64::from(u8::from(right))
 }

@@ -30,7 +30,6 @@ impl<'a, T: PartialEq> Lcs<'a, T> {
         self.lengths[i * (self.b.len() + 1) + j]
     }
 
-    /// The length for both.
     pub(super) fn len(&self) -> usize {
         self.at(self.a.len(), self.b.len()) as usize
     }

@@ -9,7 +9,6 @@ use super::{
     rouge::google::{self, Kind},
 };
 
-/// Measure of how alike two texts are.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Likeness {
     Bleu,

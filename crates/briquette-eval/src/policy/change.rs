@@ -60,7 +60,6 @@ fn key_and_value(change: &str) -> Result<(&str, Value)> {
     Ok((key, value))
 }
 
-/// The file form.
 fn table(policy: &Policy) -> Result<Table> {
     let file = policy.to_toml().map_err(|error| error.to_string())?;
     toml::from_str(&file).map_err(|error| error.to_string())
@@ -122,7 +121,6 @@ fn written(table: &Table, path: &[String], value: &Value, alone: bool) -> Result
     Ok(table)
 }
 
-/// The words for a change that was refused.
 fn reason(policy: &Policy, table: &Table, key: &str, refusal: Refusal) -> String {
     let Refusal::PolicyFile { message, .. } = refusal else { return refusal.to_string() };
     if !message.contains(&format!("unknown field `{key}`")) {

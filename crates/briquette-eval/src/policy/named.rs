@@ -1,6 +1,6 @@
 use briquette::{
     Budget, Policy,
-    cache::store::{Dense, StoreBuilder},
+    store::{Dense, StoreBuilder},
 };
 
 /// A policy with its label.

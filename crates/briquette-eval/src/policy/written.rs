@@ -19,10 +19,6 @@ pub struct Written {
 }
 
 impl Written {
-    /// The policy with these changes.
-    ///
-    /// # Errors
-    /// [`Error::PolicyText`].
     pub(crate) fn new<'a>(
         label: String,
         base: &Policy,
@@ -40,9 +36,6 @@ impl Written {
     }
 
     /// Makes a change to every place that has its key. Returns whether there is one.
-    ///
-    /// # Errors
-    /// [`Error::PolicyText`].
     pub(crate) fn change_everywhere(&mut self, change: &str) -> Result<bool> {
         let policy = changed_everywhere(&self.policy, change);
         let Some(policy) = policy.map_err(|reason| self.error(reason))? else { return Ok(false) };

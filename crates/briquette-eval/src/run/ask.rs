@@ -65,7 +65,6 @@ pub(super) fn is_context_alone<'a>(
     ask == Question::After && contexts.all(|context| !context.is_empty())
 }
 
-/// Tokens and text generated for a turn of a sample.
 struct Generated {
     tokens: Vec<u32>,
     text: String,
@@ -188,7 +187,6 @@ impl Session<'_> {
     }
 }
 
-/// Ends the answer to a turn.
 struct Listener<'a> {
     turn: &'a Turn,
     stream: StreamDecoder<'a>,
@@ -247,33 +245,24 @@ fn answer(turn: &Turn, generated: Generated) -> Result<Answer> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, path::PathBuf};
+    use std::collections::BTreeMap;
 
     use briquette::{Budget, Policy};
-    use burn::tensor::DType;
 
     use super::*;
-    use crate::metrics::Metric;
-
-    fn model() -> (Model, Tokenizer) {
-        let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
-        let device = briquette::device::open("flex").unwrap();
-        (Model::load(&dir, &device, DType::F32).unwrap(), Tokenizer::load(&dir).unwrap())
-    }
+    use crate::{metrics::Metric, testing::model};
 
     fn empty(model: &Model, policy: Policy) -> Start {
         Start::at(model.cache(policy).unwrap())
     }
 
     fn turn(tokenizer: &Tokenizer, question: &str, answer: &str, stop: &[&str]) -> Turn {
+        let [question, tokens] =
+            [question, answer].map(|text| tokenizer.encode(text, false).unwrap());
         Turn {
-            question: tokenizer.encode(question, false).unwrap(),
-            references: vec![answer.into()],
-            classes: Vec::new(),
-            metrics: Metric::ExactMatch.into(),
-            tokens: Some(tokenizer.encode(answer, false).unwrap()),
-            max_new_tokens: 12,
+            tokens: Some(tokens),
             stop: stop.iter().map(|stop| (*stop).to_owned()).collect(),
+            ..Turn::new(question, vec![answer.into()], Metric::ExactMatch, 12)
         }
     }
 
@@ -288,10 +277,7 @@ mod tests {
             id: "0".into(),
             axes: BTreeMap::from([("length".into(), 128)]),
             context: tokenizer.encode(context, true).unwrap(),
-            turns: vec![
-                turn(tokenizer, question, "8174205", stop),
-                turn(tokenizer, question, "8174205", stop),
-            ],
+            turns: vec![turn(tokenizer, question, "8174205", stop); 2],
         }
     }
 

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     ask::is_context_alone,
     candidate::FULL,
-    plan::{ModelPlan, TaskData, Unit},
-    tasks::{Planned, Work},
+    plan::{ModelPlan, Unit},
     weak::FIRST_PROMPTS,
 };
 use crate::tasks::{Question, Sample};
@@ -86,7 +85,6 @@ impl Open {
 /// and whatever asks nothing.
 pub(super) fn batches<'a>(
     plan: &ModelPlan,
-    tasks: &[Planned],
     units: impl Iterator<Item = &'a Unit>,
     limit: BatchLimit,
 ) -> Vec<Batch<'a>> {
@@ -107,7 +105,7 @@ pub(super) fn batches<'a>(
     let mut open: BTreeMap<Alike, Vec<Open>> = BTreeMap::new();
     for row in rows {
         let unit = row[0];
-        let Some(sample) = batched(plan, tasks, unit) else {
+        let Some(sample) = batched(plan, unit) else {
             batches.push(Batch { rows: vec![row] });
             continue;
         };
@@ -132,7 +130,6 @@ pub(super) fn batches<'a>(
 /// starts from a prefix or does not attend to a prompt as others do, and whatever asks nothing.
 pub(super) fn rounds<'a>(
     plan: &ModelPlan,
-    tasks: &[Planned],
     batches: Vec<Batch<'a>>,
     policies: usize,
 ) -> Vec<Round<'a>> {
@@ -140,7 +137,7 @@ pub(super) fn rounds<'a>(
     let mut open: BTreeMap<_, usize> = BTreeMap::new();
     for batch in batches {
         let shared = match batch.units().next() {
-            Some(unit) if shares(plan, tasks, unit) => {
+            Some(unit) if shares(plan, unit) => {
                 let samples: Vec<usize> =
                     batch.rows.iter().flat_map(|row| row.first()).map(|unit| unit.sample).collect();
                 Some((unit.group, unit.key.ask, samples))
@@ -156,27 +153,25 @@ pub(super) fn rounds<'a>(
             }
         }
     }
-    rounds.sort_by_cached_key(|round| {
-        !round.batches.iter().any(|batch| is_first(plan, tasks, batch))
-    });
+    rounds.sort_by_cached_key(|round| !round.batches.iter().any(|batch| is_first(plan, batch)));
     rounds
 }
 
 /// Whether the full cache answers one of the first prompts of a task in this batch.
-fn is_first(plan: &ModelPlan, tasks: &[Planned], batch: &Batch<'_>) -> bool {
+fn is_first(plan: &ModelPlan, batch: &Batch<'_>) -> bool {
     let first = |unit: &Unit| {
         let task = plan.groups[unit.group].task;
         unit.key.policy == FULL
             && unit.sample < FIRST_PROMPTS
-            && asked(plan, tasks, unit).is_some()
+            && plan.sample(unit).is_some()
             && plan.groups[..unit.group].iter().all(|before| before.task != task)
     };
     batch.units().any(first)
 }
 
 /// Whether the first prompt of a unit may be read once for several policies.
-fn shares(plan: &ModelPlan, tasks: &[Planned], unit: &Unit) -> bool {
-    let Some(sample) = asked(plan, tasks, unit) else { return false };
+fn shares(plan: &ModelPlan, unit: &Unit) -> bool {
+    let Some(sample) = plan.sample(unit) else { return false };
     let planned = &plan.entries[unit.entry];
     let chunk = plan.opened.spec.chunk.unwrap_or(usize::MAX);
     planned.prefix.is_none()
@@ -185,24 +180,14 @@ fn shares(plan: &ModelPlan, tasks: &[Planned], unit: &Unit) -> bool {
 }
 
 /// The sample of a unit that may run beside others.
-fn batched<'p>(plan: &'p ModelPlan, tasks: &[Planned], unit: &Unit) -> Option<&'p Sample> {
-    let sample = asked(plan, tasks, unit)?;
+fn batched<'p>(plan: &'p ModelPlan, unit: &Unit) -> Option<&'p Sample> {
+    let sample = plan.sample(unit)?;
     let planned = &plan.entries[unit.entry];
     let alone =
         sample.turns.len() > 1 || planned.prefix.is_some() || planned.entry.rows_share_budget();
     (!alone).then_some(sample)
 }
 
-/// The sample that a unit asks.
-fn asked<'p>(plan: &'p ModelPlan, tasks: &[Planned], unit: &Unit) -> Option<&'p Sample> {
-    let group = &plan.groups[unit.group];
-    match (&tasks[group.task].work, &group.data) {
-        (Work::Ask { .. }, TaskData::Samples(samples)) => Some(&samples[unit.sample]),
-        _ => None,
-    }
-}
-
-/// Tokens of the first prompt of a sample.
 fn first_prompt(sample: &Sample, ask: Option<Question>) -> usize {
     let question = || sample.turns.first().map_or(0, |turn| turn.question.len());
     match ask {

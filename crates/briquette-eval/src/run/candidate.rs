@@ -11,7 +11,6 @@ pub const FULL: &str = "full";
 /// A policy with a budget that is to be measured, or the reason why it cannot be.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    /// Label of the policy in tables.
     pub(super) label: String,
     /// Its budget as text, `-` for a policy without one.
     pub(super) budget: String,

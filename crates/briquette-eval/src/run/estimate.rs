@@ -65,7 +65,7 @@ fn of_model(
     let left = units().filter(|unit| is_left(unit));
     let Prepared { fitted, refused } = Prepared::new(planned, &model, &plan.tasks, left)?;
     let can = |unit: &&Unit| !refused.iter().any(|(entry, _)| *entry == unit.entry);
-    let batches = pending(plan, planned, units().filter(can), runner, &is_left);
+    let batches = pending(planned, units().filter(can), runner, &is_left);
     let left = || batches.iter().flat_map(Batch::units).filter(|unit| is_left(unit));
     let (count, tokens) =
         left().fold((0, 0), |(count, tokens), unit| (count + 1, tokens + unit.tokens));
@@ -73,7 +73,7 @@ fn of_model(
     let mut measured = 0;
     let mut time = None;
     let unit_runner = UnitRunner::new(planned, &model, &plan.tasks, fitted, &batches)?;
-    let rounds = rounds(planned, &plan.tasks, batches, runner.policies);
+    let rounds = rounds(planned, batches, runner.policies);
     let (began, read) = (Instant::now(), stop.tokens_read());
     let ended = AtomicBool::new(false);
     let worked = thread::scope(|scope| {

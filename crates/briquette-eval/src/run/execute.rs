@@ -13,7 +13,7 @@ use super::{
     fitted::{Fitted, FittedBudget},
     line::Line,
     pace::Pace,
-    plan::{ModelPlan, Plan, TaskData, Unit, no_sample},
+    plan::{ModelPlan, Plan, PlannedPolicy, TaskData, Unit, no_sample},
     results::Results,
     shard::Shard,
     shared::Shared,
@@ -159,14 +159,9 @@ pub fn execute(
                 Prepared::new(model_plan, &model, &plan.tasks, units)?;
             executed.budgets.append(&mut fitted.found);
             for (entry, reason) in &refused {
-                let planned = &model_plan.entries[*entry];
+                let PlannedPolicy { entry, budget, .. } = &model_plan.entries[*entry];
                 let seed = model_plan.units.first().map(|unit| unit.key.seed);
-                let key = no_sample(
-                    &model_plan.opened.label,
-                    &planned.entry.label,
-                    &planned.budget,
-                    seed,
-                );
+                let key = no_sample(&model_plan.opened.label, &entry.label, budget, seed);
                 note_unavailable(results, key, reason)?;
             }
             let can = |unit: &Unit| !refused.iter().any(|(entry, _)| *entry == unit.entry);
@@ -176,11 +171,11 @@ pub fn execute(
             }
             on_unit(so_far);
             let units = model_plan.units.iter().filter(|unit| here(&unit.key) && can(unit));
-            let batches = pending(plan, model_plan, units, runner, |unit| left(results, unit));
+            let batches = pending(model_plan, units, runner, |unit| left(results, unit));
             let rest = batches.iter().flat_map(Batch::units);
             let mut pace = Pace::new(rest.filter(|unit| left(results, unit)));
             let unit_runner = UnitRunner::new(model_plan, &model, &plan.tasks, fitted, &batches)?;
-            let rounds = rounds(model_plan, &plan.tasks, batches, runner.policies);
+            let rounds = rounds(model_plan, batches, runner.policies);
             let measure = |round, found: &mut Found<'_, _>| unit_runner.measure_round(round, found);
             jobs::run_each(&rounds, runner.threads, measure, |(batch, measured, splits)| {
                 executed.split.extend(splits);
@@ -219,13 +214,12 @@ pub fn execute(
 /// Batches of units of which some are left. A batch is the same whether or not some of it has
 /// results: rows of another batch would be summed in another order.
 pub(super) fn pending<'a>(
-    plan: &Plan,
     model: &ModelPlan,
     units: impl Iterator<Item = &'a Unit>,
     runner: &Runner,
     is_left: impl Fn(&Unit) -> bool,
 ) -> Vec<Batch<'a>> {
-    let mut batches = batches(model, &plan.tasks, units, runner.batch);
+    let mut batches = batches(model, units, runner.batch);
     batches.retain(|batch| batch.units().any(&is_left));
     batches
 }
@@ -384,13 +378,8 @@ impl<'a> UnitRunner<'a> {
         Ok(caches.into_iter().zip(times).map(behind).collect())
     }
 
-    /// The samples of rows that ask.
     fn samples(&self, rows: &[Vec<&Unit>]) -> Option<Vec<&'a Sample>> {
-        let units = || rows.iter().filter_map(|row| row.first());
-        match &self.plan.groups[units().next()?.group].data {
-            TaskData::Samples(samples) => Some(units().map(|unit| &samples[unit.sample]).collect()),
-            TaskData::Windows(_) => None,
-        }
+        rows.iter().filter_map(|row| row.first()).map(|unit| self.plan.sample(unit)).collect()
     }
 
     /// The records of each row, one a unit. Rows that fail together are measured in halves, so that
@@ -489,7 +478,6 @@ impl<'a> UnitRunner<'a> {
     }
 }
 
-/// A record for each unit of a row.
 fn records(row: &[&Unit], outcome: Outcome, seconds: f64, began: f64) -> Result<Vec<Record>> {
     if let Some(what) = outcome.not_finite() {
         return Err(Error::NotFinite { what });
@@ -515,9 +503,8 @@ mod tests {
     use crate::{
         journal::Accept,
         metrics::Metric,
-        run::{RunFile, begin},
-        tasks::Question,
-        tasks::{Sample, Task, Turn},
+        run::{RunFile, begin, read_results},
+        tasks::{Question, Sample, Task, Turn},
     };
 
     /// Samples of 32, 33 and 34 tokens, of which some ask nothing, which no model can answer behind
@@ -530,15 +517,8 @@ mod tests {
     impl Task for Asking {
         fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
             let sample = |(number, question): (usize, &&str)| {
-                let turn = Turn {
-                    question: tokenizer.encode(question, false)?,
-                    references: vec!["x".into()],
-                    classes: Vec::new(),
-                    metrics: Metric::ExactMatch.into(),
-                    tokens: None,
-                    max_new_tokens: 2,
-                    stop: Vec::new(),
-                };
+                let question = tokenizer.encode(question, false)?;
+                let turn = Turn::new(question, vec!["x".into()], Metric::ExactMatch, 2);
                 // The last sample is another under every seed.
                 let mut context = vec![0, 20 + if number == 2 { seed as u32 } else { 0 }];
                 context.resize(32 + number, 30);
@@ -618,6 +598,11 @@ mod tests {
         assert!(executed.failures.iter().all(|one| one.key.sample == "2"));
     }
 
+    fn stored(results: &Results) -> Vec<Record> {
+        let lines = read_results(results.path(), false).unwrap().lines;
+        lines.into_iter().map(|one| one.line.record).collect()
+    }
+
     /// The outcomes of a run in which so many policies share a prefill, and the failed ones.
     fn outcomes(policies: usize, questions: [&'static str; 3]) -> (Vec<String>, Vec<[usize; 3]>) {
         let dir = tempfile::tempdir().unwrap();
@@ -627,8 +612,7 @@ mod tests {
         let executed = execute(&plan, &mut results, &runner, |_| {}).unwrap();
         let split = executed.split.iter().map(|s| [s.rows, s.policies, s.fits]).collect();
         let mut found = Vec::new();
-        for one in crate::run::read_results(results.path(), false).unwrap().lines {
-            let Record { key, mut outcome, .. } = one.line.record;
+        for Record { key, mut outcome, .. } in stored(&results) {
             if let Outcome::Answers { prefill_seconds, decode_seconds, .. } = &mut outcome {
                 assert!(prefill_seconds.is_some());
                 (*prefill_seconds, *decode_seconds) = (None, 0.0);
@@ -655,12 +639,8 @@ mod tests {
         let (file, plan) = plan(["a", "b", "c"], vec![Question::After, Question::Before]);
         let mut results = begun(dir.path(), &file, &plan);
         execute(&plan, &mut results, &runner(false), |_| {}).unwrap();
-        let lines = crate::run::read_results(results.path(), false).unwrap().lines;
-        let full: Vec<&Record> = lines
-            .iter()
-            .map(|one| &one.line.record)
-            .filter(|one| one.key.policy == "full")
-            .collect();
+        let mut full = stored(&results);
+        full.retain(|one| one.key.policy == "full");
         // Three samples, and the last again under the second seed.
         assert_eq!(full.len(), 2 * 4);
         for pair in full.chunks(2) {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use briquette_models::Tokenizer;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Result,
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Fidelity in a run file: how far a model on a compressed cache is from itself on the full one.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FidelityTask {
     label: Option<String>,

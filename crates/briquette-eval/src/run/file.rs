@@ -41,7 +41,6 @@ pub struct RunFile {
     /// The policies.
     #[serde(default)]
     pub policies: Vec<PolicySpec>,
-    /// The tasks.
     #[serde(default)]
     tasks: Tasks,
     /// The text it was read from.
@@ -172,7 +171,6 @@ impl RunFile {
         files::last(&self.origin)
     }
 
-    /// Error of the file as such.
     pub(crate) fn error(&self, message: String) -> Error {
         Error::RunFile { path: self.origin.clone(), message }
     }

@@ -114,10 +114,7 @@ impl Fitted {
 
 /// The length that the sample of a unit was made for, else 0.
 fn length(plan: &ModelPlan, unit: &Unit) -> u64 {
-    match &plan.groups[unit.group].data {
-        TaskData::Samples(samples) => samples[unit.sample].axes.get("length").copied().unwrap_or(0),
-        TaskData::Windows(_) => 0,
-    }
+    plan.sample(unit).and_then(|sample| sample.axes.get("length").copied()).unwrap_or(0)
 }
 
 /// Tokens that a unit gives to the cache before it is compressed.

@@ -1,7 +1,6 @@
 //! The files in the folder of a run.
 
 use std::{
-    fs,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
@@ -20,23 +19,16 @@ pub(super) const RUN_FILE: &str = "run.toml";
 
 /// The results of shards in a folder, in order.
 pub(super) fn shards(dir: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |source| Error::Read { path: dir.into(), source };
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
+    let mut files = match files::list(dir) {
+        Err(Error::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Vec::new(),
+        files => files?,
     };
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
+    files.retain(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let shard = name.strip_prefix("results-").and_then(|name| name.strip_suffix(".jsonl"));
         let shard = shard.and_then(|shard| shard.replacen("-of-", "/", 1).parse::<Shard>().ok());
-        if shard.is_some_and(|shard| shard.file_name() == name) {
-            files.push(path);
-        }
-    }
-    files.sort();
+        shard.is_some_and(|shard| shard.file_name() == name)
+    });
     Ok(files)
 }
 
@@ -68,19 +60,16 @@ pub(super) fn check_merged(dir: &Path) -> Result<()> {
     }
 }
 
-/// Writes the keys of a plan beside its results.
 pub(super) fn write_plan<'a>(dir: &Path, keys: impl Iterator<Item = &'a Key>) -> Result<()> {
     let path = dir.join(PLAN);
     let mut text = String::new();
     for key in keys {
-        text += &serde_json::to_string(key)
-            .map_err(|error| Error::Write { path: path.clone(), message: error.to_string() })?;
+        text += &serde_json::to_string(key).map_err(|error| Error::write(&path, error))?;
         text.push('\n');
     }
     files::write(&path, text)
 }
 
-/// The keys of a plan.
 pub(super) fn read_plan(path: &Path) -> Result<Vec<Key>> {
     let text = files::read_text(path)?;
     let key = |(line, text): (usize, &str)| {

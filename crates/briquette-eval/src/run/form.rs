@@ -20,11 +20,6 @@ const USER: &str = "\u{1}user\u{1}";
 const ANSWER: &str = "\u{1}answer\u{1}";
 
 impl ChatForm {
-    /// Tokens around the questions in this template.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if the template refuses a conversation, [`Error::Setting`] if it does not
-    /// write out what is said.
     pub(crate) fn new(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Self> {
         let messages = [
             ChatMessage::new("user", USER),
@@ -65,26 +60,20 @@ impl ChatForm {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, path::PathBuf};
+    use std::collections::BTreeMap;
 
     use super::*;
-    use crate::{metrics::Metric, tasks::Turn};
+    use crate::{metrics::Metric, tasks::Turn, testing};
 
     #[test]
     fn a_sample_is_what_the_template_writes() {
-        let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
-        let tokenizer = Tokenizer::load(dir).unwrap();
+        let tokenizer = testing::tokenizer();
         let source = "{% for m in messages %}<{{ m.role }}>\n{{ m.content }}\n{% endfor %}\
                       {% if add_generation_prompt %}<assistant>\n{% endif %}";
         let template = ChatTemplate::new(source, None, None).unwrap();
-        let turn = |question: &str| Turn {
-            question: tokenizer.encode(question, false).unwrap(),
-            references: vec!["7".into()],
-            classes: Vec::new(),
-            metrics: Metric::ExactMatch.into(),
-            tokens: None,
-            max_new_tokens: 4,
-            stop: Vec::new(),
+        let turn = |question: &str| {
+            let question = tokenizer.encode(question, false).unwrap();
+            Turn::new(question, vec!["7".into()], Metric::ExactMatch, 4)
         };
         let mut sample = Sample {
             id: "0".into(),
@@ -100,9 +89,7 @@ mod tests {
         assert_eq!(text(&sample.turns[1].question), "\n<user>\nAnd?\n<assistant>\n");
 
         let silent = ChatTemplate::new("nothing", None, None).unwrap();
-        assert!(matches!(
-            ChatForm::new(&silent, &tokenizer),
-            Err(Error::Setting { name: "chat", .. })
-        ));
+        let refused = ChatForm::new(&silent, &tokenizer);
+        assert!(matches!(refused, Err(Error::Setting { name: "chat", .. })));
     }
 }

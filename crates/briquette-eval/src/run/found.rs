@@ -32,22 +32,23 @@ pub enum Measure {
 /// A result, reduced to what is averaged.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Found {
-    Numbers {
-        /// The one that policies are compared by.
-        first: (Measure, f64),
-        /// Those beside it.
-        beside: Vec<(Measure, f64)>,
-        /// The metric of a score; `None` of other numbers, and where turns have different ones.
-        metric: Option<Metric>,
-        /// The lowest that a score can be.
-        lowest: f64,
-        held: CacheBytes,
-        seconds: f64,
-        span: Option<[f64; 2]>,
-    },
-    Unavailable {
-        reason: String,
-    },
+    Numbers(Numbers),
+    Unavailable { reason: String },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Numbers {
+    /// The one that policies are compared by.
+    pub(super) first: (Measure, f64),
+    /// Those beside it.
+    pub(super) beside: Vec<(Measure, f64)>,
+    /// The metric of a score; `None` of other numbers, and where turns have different ones.
+    pub(super) metric: Option<Metric>,
+    /// The lowest that a score can be.
+    pub(super) lowest: f64,
+    pub(super) held: CacheBytes,
+    pub(super) seconds: f64,
+    pub(super) span: Option<[f64; 2]>,
 }
 
 impl Found {
@@ -84,7 +85,7 @@ impl Found {
         };
         let beside = beside.into_iter().flatten().collect();
         let (seconds, span) = (record.seconds, record.span());
-        Self::Numbers { first, beside, metric, lowest, held, seconds, span }
+        Self::Numbers(Numbers { first, beside, metric, lowest, held, seconds, span })
     }
 }
 

@@ -1,7 +1,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, TryLockError},
-    io::{BufReader, ErrorKind},
+    fs,
+    io::BufReader,
     path::{Path, PathBuf},
 };
 
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     Error, Result,
     files::{self, Reader, as_text},
-    journal::{Accept, set_aside},
+    journal::{Accept, lock, set_aside},
     record::Key,
     record_set::{Arrived, RecordSet, same_answers},
 };
@@ -126,15 +126,13 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
     order.extend(found.keys().filter(|key| !key.task.is_empty() && !planned.contains(key)));
 
     // As a journal writes it.
-    let header = serde_json::to_value(&header)
-        .map_err(|error| Error::Write { path: file.clone(), message: error.to_string() })?;
+    let header = serde_json::to_value(&header).map_err(|error| Error::write(&file, error))?;
     let mut text = format!("{header}\n");
     for found in order.iter().filter_map(|key| found.get(key)) {
         text += &found.line.text;
         text += "\n";
     }
-    fs::create_dir_all(out)
-        .map_err(|error| Error::Write { path: out.into(), message: error.to_string() })?;
+    fs::create_dir_all(out).map_err(|error| Error::write(out, error))?;
     if !aside.is_empty() {
         set_aside(&file, &aside)?;
     }
@@ -150,17 +148,10 @@ fn held(path: &Path) -> Result<Option<BufReader<Reader>>> {
         return Ok(None);
     }
     let open = files::open(path)?;
-    match open.get_ref().file().try_lock() {
-        Err(TryLockError::WouldBlock) => Err(Error::JournalBusy { path: path.into() }),
-        // Some file systems know no locks.
-        Err(TryLockError::Error(error)) if error.kind() != ErrorKind::Unsupported => {
-            Err(Error::Read { path: path.into(), source: error })
-        }
-        _ => Ok(Some(open)),
-    }
+    lock(path, open.get_ref().file(), |error| Error::read(path, error))?;
+    Ok(Some(open))
 }
 
-/// A line with its place.
 struct Found {
     path: PathBuf,
     line: Numbered,
@@ -190,9 +181,21 @@ impl Found {
 /// Drops records that a policy cannot hold where it has results: it lacked something then that it
 /// has now.
 pub(super) fn drop_void<T>(found: &mut BTreeMap<Key, T>) {
-    let name = |key: &Key| (key.model.clone(), key.policy.clone(), key.budget.clone());
-    let held: BTreeSet<_> = found.keys().filter(|key| !key.task.is_empty()).map(name).collect();
-    found.retain(|key, _| !key.task.is_empty() || !held.contains(&name(key)));
+    let measured = found.keys().filter(|key| !key.task.is_empty());
+    let held: BTreeSet<_> = measured.map(policy_of).collect();
+    found.retain(|key, _| !key.task.is_empty() || !held.contains(&policy_of(key)));
+}
+
+/// The policy of a unit, by model, label and budget.
+fn policy_of(key: &Key) -> [String; 3] {
+    [&key.model, &key.policy, &key.budget].map(String::clone)
+}
+
+/// Units of a plan that have no result. Of a policy that cannot hold none is expected.
+pub(super) fn unmeasured<'a>(plan: &'a [Key], found: &BTreeSet<&Key>) -> Vec<&'a Key> {
+    let void = found.iter().filter(|key| key.task.is_empty());
+    let void: BTreeSet<_> = void.map(|key| policy_of(key)).collect();
+    plan.iter().filter(|key| !found.contains(key) && !void.contains(&policy_of(key))).collect()
 }
 
 /// The files of results that paths stand for: of a folder the joined ones and all shards.
@@ -228,25 +231,13 @@ fn plan(files: &[PathBuf]) -> Result<Option<Vec<Key>>> {
 }
 
 fn missing(plan: &[Key], found: &BTreeMap<Key, Found>) -> Vec<Missing> {
-    // Of a policy that cannot hold no unit is expected.
-    let name = |key: &Key| (key.model.clone(), key.policy.clone(), key.budget.clone());
-    let unavailable: BTreeSet<_> =
-        found.keys().filter(|key| key.task.is_empty()).map(name).collect();
-    let mut counts: BTreeMap<(String, String, String, String), usize> = BTreeMap::new();
-    for key in plan.iter().filter(|key| !found.contains_key(key)) {
-        if !unavailable.contains(&name(key)) {
-            let Key { model, task, policy, budget, .. } = key.clone();
-            *counts.entry((model, task, policy, budget)).or_default() += 1;
-        }
+    let mut counts: BTreeMap<[&String; 4], usize> = BTreeMap::new();
+    for Key { model, task, policy, budget, .. } in unmeasured(plan, &found.keys().collect()) {
+        *counts.entry([model, task, policy, budget]).or_default() += 1;
     }
-    let counts = counts.into_iter();
-    counts
-        .map(|((model, task, policy, budget), units)| Missing {
-            model,
-            task,
-            policy,
-            budget,
-            units,
-        })
-        .collect()
+    let missing = |(names, units): ([&String; 4], usize)| {
+        let [model, task, policy, budget] = names.map(String::clone);
+        Missing { model, task, policy, budget, units }
+    };
+    counts.into_iter().map(missing).collect()
 }

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use briquette_models::{ChatTemplate, Model, ModelConfig, Tokenizer, WeightBits};
 use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use super::{
     form::ChatForm,
@@ -34,8 +35,9 @@ pub struct ModelSpec {
 }
 
 /// The type of weights, activations and cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Dtype {
     /// 32 bits.
     #[default]
@@ -58,11 +60,7 @@ impl Dtype {
 
     /// As a run file names it.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-        }
+        self.into()
     }
 }
 

@@ -30,9 +30,6 @@ impl OwnPolicy {
     }
 
     /// The policy at its budget, or at each of `default` if it takes one and has none.
-    ///
-    /// # Errors
-    /// What no budget helps, [`Error::PolicyText`] and [`Error::PolicyVersion`].
     pub(super) fn candidates(&self, default: &[RunBudget]) -> Result<Vec<Candidate>> {
         let Self { label, policy, version } = self;
         if let Some(fault) = steering::fault(label) {

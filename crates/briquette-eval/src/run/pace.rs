@@ -37,7 +37,6 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The pace of units that are left.
     pub(crate) fn new<'a>(left: impl IntoIterator<Item = &'a Unit>) -> Self {
         let mut tokens = BTreeMap::new();
         for unit in left {

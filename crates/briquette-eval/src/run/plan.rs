@@ -234,7 +234,6 @@ impl Plan {
     }
 }
 
-/// Lengths of the samples of a model's tasks.
 #[derive(Debug)]
 pub(super) struct Lengths<'a> {
     plan: &'a ModelPlan,
@@ -245,17 +244,20 @@ pub(super) struct Lengths<'a> {
 impl Lengths<'_> {
     /// The tokens of a sample, if its task has samples of several lengths.
     pub(super) fn of(&self, unit: &Unit) -> Option<u64> {
-        let group = &self.plan.groups[unit.group];
-        match &group.data {
-            TaskData::Samples(samples) if self.several.contains(&group.task) => {
-                samples[unit.sample].axes.get("length").copied()
-            }
-            _ => None,
-        }
+        let has_several = self.several.contains(&self.plan.groups[unit.group].task);
+        self.plan.sample(unit).filter(|_| has_several)?.axes.get("length").copied()
     }
 }
 
 impl ModelPlan {
+    /// The sample of a unit; `None` for a window of a text.
+    pub(super) fn sample(&self, unit: &Unit) -> Option<&Sample> {
+        match &self.groups[unit.group].data {
+            TaskData::Samples(samples) => Some(&samples[unit.sample]),
+            TaskData::Windows(_) => None,
+        }
+    }
+
     /// The lengths that the samples were made for.
     pub(super) fn lengths(&self) -> Lengths<'_> {
         let mut found: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
@@ -385,13 +387,7 @@ fn task_data(
         Work::Ask { task: maker, .. } => {
             // Samples of lengths that no model has would be made for hours before they are refused.
             if let Some(tokens) = maker.longest().filter(|tokens| *tokens > context) {
-                return Err(Error::SampleTooLong {
-                    task: task.label.clone(),
-                    sample: format!("length={tokens}"),
-                    tokens,
-                    model: model.label.clone(),
-                    context,
-                });
+                return Err(too_long(model, task, format!("length={tokens}"), tokens));
             }
             let mut loaded = maker.load(&model.tokenizer, seed)?;
             if let Some(form) = &model.chat {
@@ -411,6 +407,12 @@ fn task_data(
     })
 }
 
+fn too_long(model: &OpenModel, task: &Planned, sample: String, tokens: usize) -> Error {
+    let context = model.config.max_position_embeddings;
+    let (task, model) = (task.label.clone(), model.label.clone());
+    Error::SampleTooLong { task, sample, tokens, model, context }
+}
+
 /// A sample of any kind, as a plan sees it.
 struct SampleSpec {
     id: String,
@@ -419,20 +421,12 @@ struct SampleSpec {
     asks: Vec<Option<Question>>,
 }
 
-/// The samples of a task, checked.
 fn sample_specs(model: &OpenModel, task: &Planned, data: &TaskData) -> Result<Vec<SampleSpec>> {
     let specs: Vec<SampleSpec> = match (&task.work, data) {
         (Work::Ask { ask, .. }, TaskData::Samples(samples)) => {
             let context = model.config.max_position_embeddings;
-            let long = samples.iter().find(|sample| sample.tokens() > context);
-            if let Some(sample) = long {
-                return Err(Error::SampleTooLong {
-                    task: task.label.clone(),
-                    sample: sample.id.clone(),
-                    tokens: sample.tokens(),
-                    model: model.label.clone(),
-                    context,
-                });
+            if let Some(sample) = samples.iter().find(|sample| sample.tokens() > context) {
+                return Err(too_long(model, task, sample.id.clone(), sample.tokens()));
             }
             let mut asks: Vec<Option<Question>> = ask.iter().copied().map(Some).collect();
             asks.sort();

@@ -75,7 +75,6 @@ impl<'de> Deserialize<'de> for MethodName {
 }
 
 impl MethodName {
-    /// The method, and the changes to it.
     fn parts(&self) -> (&str, Vec<&str>) {
         split(&self.0)
     }
@@ -210,10 +209,6 @@ pub(super) fn expanded(policies: Vec<PolicySpec>) -> Vec<PolicySpec> {
 
 /// Every policy at every budget, behind the full cache, those of `own` last. Each of `changes` is
 /// made to every policy of the file that has its key.
-///
-/// # Errors
-/// A policy that no budget helps, or that has or takes none; [`Error::Setting`] for budgets that no
-/// policy takes, and for a change that no policy has the key of.
 pub(super) fn candidates(
     policies: &[PolicySpec],
     own: &[OwnPolicy],

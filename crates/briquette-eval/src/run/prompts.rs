@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::plan::{Plan, TaskData};
+use super::plan::Plan;
 use crate::metrics::Metrics;
 
 /// A prompt of a plan in tokens, for programs that are compared with this one.
@@ -44,10 +44,7 @@ impl Plan {
             model.units.iter().map(move |unit| (model, unit, (number, unit.group, unit.sample)))
         });
         units.filter_map(move |(model, unit, place)| {
-            let TaskData::Samples(samples) = &model.groups[unit.group].data else {
-                return None;
-            };
-            let sample = &samples[unit.sample];
+            let sample = model.sample(unit)?;
             let turns = sample.turns.iter().map(|turn| PlannedTurn {
                 question: &turn.question,
                 references: &turn.references,

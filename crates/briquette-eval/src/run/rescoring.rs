@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     line::Line,
-    plan::{ModelPlan, Plan, TaskData, Unit, fingerprint_of},
+    plan::{ModelPlan, Plan, Unit, fingerprint_of},
 };
 use crate::{
     Error, Result,
@@ -51,12 +51,11 @@ impl<'a> Rescoring<'a> {
     pub fn apply(&mut self, path: &Path, line: &mut Line) -> Result<bool> {
         let Some(&(model, unit)) = self.units.get(&line.record.key) else { return Ok(false) };
         let is_same = line.fingerprint == unit.fingerprint;
-        let (Outcome::Answers { answers, .. }, TaskData::Samples(samples)) =
-            (&mut line.record.outcome, &model.groups[unit.group].data)
+        let (Outcome::Answers { answers, .. }, Some(sample)) =
+            (&mut line.record.outcome, model.sample(unit))
         else {
             return if is_same { Ok(false) } else { Err(changed(path, &line.fingerprint, unit)) };
         };
-        let sample = &samples[unit.sample];
         if !is_same && !self.is_scored_otherwise(&line.fingerprint, unit, sample)
             || answers.len() != sample.turns.len()
         {

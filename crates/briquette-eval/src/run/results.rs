@@ -93,7 +93,6 @@ impl Results {
         Ok(results)
     }
 
-    /// Takes in what a line says.
     fn take(&mut self, line: &Line) -> Result<()> {
         match self.all.add(&line.record, &line.fingerprint) {
             Arrived::Again => return Ok(()),
@@ -105,7 +104,8 @@ impl Results {
                 return Err(Error::MergeConflict { what, first, second });
             }
         }
-        self.found.extend([kept(line)]);
+        let Line { record, fingerprint } = line;
+        self.found.insert(record.key.clone(), (fingerprint.clone(), Found::of(record)));
         Ok(())
     }
 
@@ -125,7 +125,6 @@ impl Results {
         self.found.contains_key(key)
     }
 
-    /// The result of a unit, if there is one.
     pub(super) fn found(&self, key: &Key) -> Option<&Found> {
         self.found.get(key).map(|(_, found)| found)
     }
@@ -162,31 +161,18 @@ impl Results {
     pub(super) fn unavailable(&self) -> impl Iterator<Item = (&Key, &str)> {
         self.found.iter().filter_map(|(key, (_, found))| match found {
             Found::Unavailable { reason } => Some((key, reason.as_str())),
-            Found::Numbers { .. } => None,
+            Found::Numbers(_) => None,
         })
     }
 }
 
-/// A line, reduced to what a summary needs.
-fn kept(line: &Line) -> (Key, (String, Found)) {
-    let Line { record, fingerprint } = line;
-    (record.key.clone(), (fingerprint.clone(), Found::of(record)))
-}
-
-/// Refuses the results of another run.
-///
-/// # Errors
-/// [`Error::OtherCommand`], [`Error::RunSettings`], [`Error::OtherWeights`].
 pub(super) fn same_run(
     path: &Path,
     found: &Header,
     given: &Header,
     other_weights: bool,
 ) -> Result<()> {
-    let value = |header| {
-        serde_json::to_value(header)
-            .map_err(|error| Error::Write { path: path.into(), message: error.to_string() })
-    };
+    let value = |header| serde_json::to_value(header).map_err(|error| Error::write(path, error));
     same(path, &value(found)?, &value(given)?, other_weights)
 }
 
@@ -231,7 +217,7 @@ pub struct Numbered {
 /// [`Error::NoJournal`] for a file that begins with no header of a run, and [`Error::JournalLine`]
 /// for a line that is no result, unless `damaged` lines are accepted.
 pub fn read_results(path: &Path, damaged: bool) -> Result<Read> {
-    let failed = |source| Error::Read { path: path.into(), source };
+    let failed = |source| Error::read(path, source);
     let mut file = files::open(path)?;
     let mut bytes = Vec::new();
     file.read_until(b'\n', &mut bytes).map_err(failed)?;

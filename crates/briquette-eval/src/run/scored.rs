@@ -10,7 +10,7 @@ use super::{
     found::{Found, Measure},
     header::Header,
     line::Line,
-    merge::{drop_void, sources},
+    merge::{drop_void, sources, unmeasured},
     results::{Numbered, read_results, same_run},
     summary::{Summary, Unavailable},
 };
@@ -115,13 +115,8 @@ impl ScoredRun {
 
     /// Units of the plan that have no result.
     pub fn missing(&self) -> usize {
-        let name = |key: &Key| (key.model.clone(), key.policy.clone(), key.budget.clone());
-        let found: BTreeSet<&Key> = self.lines.iter().map(|line| &line.record.key).collect();
-        // Of a policy that cannot hold no unit is expected.
-        let void: BTreeSet<_> =
-            found.iter().filter(|key| key.task.is_empty()).map(|key| name(key)).collect();
-        let plan = self.plan.iter().flatten();
-        plan.filter(|key| !found.contains(key) && !void.contains(&name(key))).count()
+        let found = self.lines.iter().map(|line| &line.record.key).collect();
+        self.plan.as_ref().map_or(0, |plan| unmeasured(plan, &found).len())
     }
 
     /// The scores by task, policy and budget.
@@ -158,10 +153,7 @@ impl ScoredRun {
     /// [`Error::Write`].
     pub fn write(&self, dir: &Path) -> Result<PathBuf> {
         let path = dir.join(RESULTS);
-        let failed = |error: serde_json::Error| Error::Write {
-            path: path.clone(),
-            message: error.to_string(),
-        };
+        let failed = |error| Error::write(&path, error);
         // As a journal writes it.
         let header = serde_json::to_value(&self.header).map_err(failed)?;
         let mut text = format!("{header}\n");
@@ -169,8 +161,7 @@ impl ScoredRun {
             text += &serde_json::to_string(line).map_err(failed)?;
             text.push('\n');
         }
-        std::fs::create_dir_all(dir)
-            .map_err(|error| Error::Write { path: dir.into(), message: error.to_string() })?;
+        std::fs::create_dir_all(dir).map_err(|error| Error::write(dir, error))?;
         files::write(&path, text)?;
         if let Some(plan) = &self.plan {
             write_plan(dir, plan.iter())?;
@@ -187,7 +178,6 @@ fn length(line: &Line) -> Option<u64> {
     }
 }
 
-/// Scores the answers of a line, if it has any.
 fn score(path: &Path, line: &mut Line, metrics: &Metrics) -> Result<()> {
     let key = &line.record.key;
     let Outcome::Answers { answers, .. } = &mut line.record.outcome else { return Ok(()) };

@@ -66,17 +66,11 @@ impl FromStr for Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::plan::no_sample;
 
     fn key(sample: usize, policy: &str) -> Key {
-        Key {
-            model: "m".into(),
-            policy: policy.into(),
-            budget: "64".into(),
-            seed: 0,
-            task: "needle".into(),
-            sample: format!("length=512,depth=50,sample={sample}"),
-            ask: None,
-        }
+        let sample = format!("length=512,depth=50,sample={sample}");
+        Key { task: "needle".into(), sample, ..no_sample("m", policy, "64", None) }
     }
 
     #[test]
@@ -85,12 +79,8 @@ mod tests {
             let mut sizes = vec![0; count];
             for sample in 0..700 {
                 let holders = |policy| -> Vec<u64> {
-                    let shards = 1..=count as u64;
-                    shards
-                        .filter(|&i| {
-                            Shard::new(i, count as u64).unwrap().holds(&key(sample, policy))
-                        })
-                        .collect()
+                    let shard = |i: &u64| Shard::new(*i, count as u64).unwrap();
+                    (1..=count as u64).filter(|i| shard(i).holds(&key(sample, policy))).collect()
                 };
                 let [holder] = holders("h2o")[..] else { panic!("{sample} of {count}") };
                 assert_eq!(holders("snapkv"), [holder]);

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     candidate::FULL,
-    found::{Found, Measure},
+    found::{Found, Measure, Numbers},
     plan::{ModelPlan, Plan, PlannedPolicy},
     results::Results,
     weak::weak,
@@ -49,16 +49,10 @@ impl Unavailable {
     }
 }
 
-/// Numbers of a sample, to be averaged.
 struct Sample<'a> {
-    value: f64,
-    beside: &'a [(Measure, f64)],
-    metric: Option<Metric>,
-    lowest: f64,
-    /// The value of the full cache on the same sample.
+    found: &'a Numbers,
+    /// The first number of the full cache on the same sample.
     full: Option<f64>,
-    held: CacheBytes,
-    seconds: f64,
 }
 
 /// A task under a policy.
@@ -170,15 +164,11 @@ fn means<'a>(
         if !tasks.contains(&&unit.task) {
             tasks.push(&unit.task);
         }
-        let Some(Found::Numbers { first, beside, metric, lowest, held, seconds, span }) =
-            found(unit)
-        else {
-            continue;
-        };
-        let (measure, value) = *first;
+        let Some(Found::Numbers(own)) = found(unit) else { continue };
+        let measure = own.first.0;
         let full = Key { policy: FULL.into(), budget: "-".into(), ..unit.clone() };
         let full = match found(&full) {
-            Some(Found::Numbers { first: (of, value), .. }) if *of == measure => Some(*value),
+            Some(Found::Numbers(full)) if full.first.0 == measure => Some(full.first.1),
             _ => None,
         };
         let key = Key { seed: 0, sample: String::new(), ..unit.clone() };
@@ -187,9 +177,8 @@ fn means<'a>(
             groups.push((group, Vec::new()));
             groups.len() - 1
         });
-        let (metric, lowest, held, seconds) = (*metric, *lowest, *held, *seconds);
-        groups[place].1.push(Sample { value, beside, metric, lowest, full, held, seconds });
-        spans.push(*span);
+        groups[place].1.push(Sample { found: own, full });
+        spans.push(own.span);
     }
     groups.sort_by_key(|((key, length, _), _)| {
         let model = models.iter().position(|model| **model == key.model);
@@ -205,22 +194,22 @@ fn means<'a>(
 
 impl Row {
     fn new(key: Key, measure: Measure, samples: &[Sample<'_>]) -> Self {
-        let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
-        let over = samples.iter().map(|sample| Some(sample.value - sample.full?));
+        let found = || samples.iter().map(|sample| sample.found);
+        let values: Vec<f64> = found().map(|found| found.first.1).collect();
+        let over = samples.iter().map(|sample| Some(sample.found.first.1 - sample.full?));
         let over: Option<Vec<f64>> = over.collect();
         let mut beside: BTreeMap<Measure, Vec<f64>> = BTreeMap::new();
-        for (measure, value) in samples.iter().flat_map(|sample| sample.beside) {
+        for (measure, value) in found().flat_map(|found| &found.beside) {
             beside.entry(*measure).or_default().push(*value);
         }
         let bytes = |of: &dyn Fn(&CacheBytes) -> usize| -> f64 {
-            samples.iter().map(|sample| of(&sample.held) as f64).sum()
+            found().map(|found| of(&found.held) as f64).sum()
         };
-        let spare = samples.iter().map(|sample| Some(sample.held.spare? as f64));
-        let spare = spare.sum::<Option<f64>>();
+        let spare = found().map(|found| Some(found.held.spare? as f64)).sum::<Option<f64>>();
         let full = bytes(&|held| held.full).max(1.0);
-        let lowest = samples.iter().map(|sample| sample.lowest).fold(0.0, f64::min);
-        let metric = samples.first().and_then(|sample| sample.metric);
-        let metric = metric.filter(|_| samples.iter().all(|sample| sample.metric == metric));
+        let lowest = found().map(|found| found.lowest).fold(0.0, f64::min);
+        let metric = found().next().and_then(|found| found.metric);
+        let metric = metric.filter(|_| found().all(|found| found.metric == metric));
         Self {
             model: key.model,
             task: key.task,
@@ -236,7 +225,7 @@ impl Row {
             beside: beside.iter().map(|(of, values)| (*of, estimate(*of, 0.0, values))).collect(),
             held_of_full: (bytes(&|held| held.bytes) - spare.unwrap_or(0.0)) / full,
             spare_of_full: spare.map(|spare| spare / full),
-            seconds: samples.iter().map(|sample| sample.seconds).sum(),
+            seconds: found().map(|found| found.seconds).sum(),
         }
     }
 }
@@ -256,28 +245,23 @@ fn estimate(measure: Measure, lowest: f64, values: &[f64]) -> Estimate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::plan::no_sample;
 
     fn row(measure: Measure, values: &[f64]) -> Row {
         let held = CacheBytes { bytes: 35, spare: Some(10), full: 100 };
-        let sample = |value: &f64| Sample {
-            value: *value,
-            beside: &[],
+        let numbers = |value: &f64| Numbers {
+            first: (measure, *value),
+            beside: Vec::new(),
             metric: None,
             lowest: 0.0,
-            full: Some(0.5),
             held,
             seconds: 0.5,
+            span: None,
         };
-        let samples: Vec<Sample<'_>> = values.iter().map(sample).collect();
-        let key = Key {
-            model: "m".into(),
-            policy: "p".into(),
-            budget: "64".into(),
-            seed: 0,
-            task: "t".into(),
-            sample: String::new(),
-            ask: None,
-        };
+        let found: Vec<Numbers> = values.iter().map(numbers).collect();
+        let samples: Vec<Sample<'_>> =
+            found.iter().map(|found| Sample { found, full: Some(0.5) }).collect();
+        let key = Key { task: "t".into(), ..no_sample("m", "p", "64", None) };
         Row::new(key, measure, &samples)
     }
 

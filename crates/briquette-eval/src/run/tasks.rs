@@ -1,47 +1,62 @@
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{fidelity::FidelityTask, text::TextTask};
 use crate::tasks::{
-    Labelled, Question, Task,
+    Question, Task, TaskSpec,
     files::{
-        Coqa, Files, Gsm8k, InfiniteBench, LongBench, LongBenchV2, Questions, TruthfulQa,
-        ZeroScrolls,
+        Coqa, Gsm8k, InfiniteBench, LongBench, LongBenchV2, Questions, TruthfulQa, ZeroScrolls,
     },
     synthetic::{
         CommonWords, FrequentWords, KeyValue, MultiTurn, Needle, PassageCount, PassageRetrieval,
-        Synthetic, VariableTracking,
+        VariableTracking,
     },
 };
 
-/// The tasks of a run file, `[[tasks.NAME]]`: those of [`Synthetic`] and of [`Files`], and texts.
-///
-/// A field a family, rather than an enum or the two structs flattened, so that an unknown task and
-/// an unknown setting are reported with their line.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// The tasks of a run file by family, as `[[tasks.needle]]`: those that are generated, those from
+/// files, and texts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Tasks {
-    needle: Vec<Needle>,
-    variable_tracking: Vec<VariableTracking>,
-    common_words: Vec<CommonWords>,
-    frequent_words: Vec<FrequentWords>,
-    passage_retrieval: Vec<PassageRetrieval>,
-    passage_count: Vec<PassageCount>,
-    key_value: Vec<KeyValue>,
-    multi_turn: Vec<MultiTurn>,
+    /// Needles in a haystack.
+    pub needle: Vec<Needle>,
+    /// Chains of variables.
+    pub variable_tracking: Vec<VariableTracking>,
+    /// The most common words of a list.
+    pub common_words: Vec<CommonWords>,
+    /// The most frequent words of a coded text.
+    pub frequent_words: Vec<FrequentWords>,
+    /// Which passage an excerpt is from.
+    pub passage_retrieval: Vec<PassageRetrieval>,
+    /// How many passages there are without the repeated ones.
+    pub passage_count: Vec<PassageCount>,
+    /// The value of a key.
+    pub key_value: Vec<KeyValue>,
+    /// Several questions about one context.
+    pub multi_turn: Vec<MultiTurn>,
+    /// LongBench and LongBench-E.
     #[serde(rename = "longbench")]
-    long_bench: Vec<LongBench>,
+    pub long_bench: Vec<LongBench>,
+    /// LongBench v2.
     #[serde(rename = "longbench-v2")]
-    long_bench_v2: Vec<LongBenchV2>,
-    zero_scrolls: Vec<ZeroScrolls>,
-    infinite_bench: Vec<InfiniteBench>,
-    gsm8k: Vec<Gsm8k>,
-    coqa: Vec<Coqa>,
-    truthful_qa: Vec<TruthfulQa>,
-    questions: Vec<Questions>,
-    perplexity: Vec<TextTask>,
-    fidelity: Vec<FidelityTask>,
+    pub long_bench_v2: Vec<LongBenchV2>,
+    /// ZeroSCROLLS.
+    pub zero_scrolls: Vec<ZeroScrolls>,
+    /// InfiniteBench.
+    pub infinite_bench: Vec<InfiniteBench>,
+    /// GSM8K.
+    pub gsm8k: Vec<Gsm8k>,
+    /// CoQA.
+    pub coqa: Vec<Coqa>,
+    /// TruthfulQA, generation.
+    pub truthful_qa: Vec<TruthfulQa>,
+    /// Questions of one's own.
+    pub questions: Vec<Questions>,
+    /// How well a model continues a text.
+    pub perplexity: Vec<TextTask>,
+    /// How far a model is from itself on the full cache.
+    pub fidelity: Vec<FidelityTask>,
 }
 
 /// A task with its label.
@@ -77,62 +92,41 @@ pub enum Work {
 }
 
 impl Tasks {
-    /// All of them, with paths that begin at `base`: synthetic ones first, then files, then texts.
-    pub(super) fn planned(&self, base: &Path) -> Vec<Planned> {
-        let Self {
-            needle,
-            variable_tracking,
-            common_words,
-            frequent_words,
-            passage_retrieval,
-            passage_count,
-            key_value,
-            multi_turn,
-            long_bench,
-            long_bench_v2,
-            zero_scrolls,
-            infinite_bench,
-            gsm8k,
-            coqa,
-            truthful_qa,
-            questions,
-            perplexity,
-            fidelity,
-        } = self.clone();
-        let mut synthetic = Synthetic {
-            needle,
-            variable_tracking,
-            common_words,
-            frequent_words,
-            passage_retrieval,
-            passage_count,
-            key_value,
-            multi_turn,
-        };
-        synthetic.resolve(base);
-        let mut files = Files {
-            long_bench,
-            long_bench_v2,
-            zero_scrolls,
-            infinite_bench,
-            gsm8k,
-            coqa,
-            truthful_qa,
-            questions,
-        };
-        files.resolve(base);
-        let asked =
-            synthetic.tasks().into_iter().chain(files.tasks()).map(
-                |Labelled { label, ask, task }| Planned { label, work: Work::Ask { task, ask } },
-            );
-        let text = perplexity.into_iter().map(|mut task| {
+    /// All of them, in the order of the fields, with paths that begin at `base`.
+    pub fn planned(&self, base: &Path) -> Vec<Planned> {
+        let mut all = Vec::new();
+        add(&self.needle, base, &mut all);
+        add(&self.variable_tracking, base, &mut all);
+        add(&self.common_words, base, &mut all);
+        add(&self.frequent_words, base, &mut all);
+        add(&self.passage_retrieval, base, &mut all);
+        add(&self.passage_count, base, &mut all);
+        add(&self.key_value, base, &mut all);
+        add(&self.multi_turn, base, &mut all);
+        add(&self.long_bench, base, &mut all);
+        add(&self.long_bench_v2, base, &mut all);
+        add(&self.zero_scrolls, base, &mut all);
+        add(&self.infinite_bench, base, &mut all);
+        add(&self.gsm8k, base, &mut all);
+        add(&self.coqa, base, &mut all);
+        add(&self.truthful_qa, base, &mut all);
+        add(&self.questions, base, &mut all);
+        for mut task in self.perplexity.iter().cloned() {
             task.resolve(base);
-            Planned { label: task.label(), work: Work::Text(task) }
-        });
-        let fidelity = fidelity.into_iter().map(|mut task| {
+            all.push(Planned { label: task.label(), work: Work::Text(task) });
+        }
+        for mut task in self.fidelity.iter().cloned() {
             task.resolve(base);
-            Planned { label: task.label(), work: Work::Fidelity(task) }
-        });
-        asked.chain(text).chain(fidelity).collect()
+            all.push(Planned { label: task.label(), work: Work::Fidelity(task) });
+        }
+        all
+    }
+}
+
+fn add(family: &[impl TaskSpec + 'static], base: &Path, all: &mut Vec<Planned>) {
+    for task in family {
+        let mut task = task.clone();
+        task.resolve(base);
+        all.push(Planned::ask(task.label(), task.clone(), task.ask()));
     }
 }

@@ -3,18 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use briquette::{KvCache, Policy};
-use briquette_models::{Error as ModelError, Model, Tokenizer, prefill};
+use briquette_models::{Instruction, Model, Tokenizer, prefill, reconstruct};
 use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Result, files, perplexity,
+    Error, Result, files,
     record::{CacheBytes, Outcome},
     tasks::text::{Text, Window, check_windows},
+    tensors::{finite_numbers, row},
 };
 
 /// Protocol by which a model reads a text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// A prompt is compressed, and the tokens behind it are fed one by one, each of them right. The
@@ -27,7 +28,7 @@ pub enum Protocol {
 }
 
 /// Perplexity in a run file.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TextTask {
     label: Option<String>,
@@ -125,46 +126,60 @@ impl TextTask {
         window: &[u32],
     ) -> Result<Outcome> {
         let prompt = self.prompt();
-        let (nats, cache) = match self.protocol {
-            Protocol::Window => perplexity::loss(model, policy, window, prompt)?,
-            Protocol::Stream => {
-                let mut cache = model.cache(policy.clone())?;
-                (stream(model, &mut cache, window, self.chunk())?, CacheBytes::of(&cache))
-            }
+        let mut cache = model.cache(policy.clone())?;
+        let nats = match self.protocol {
+            Protocol::Window => losses_behind(model, &mut cache, window, prompt)?,
+            Protocol::Stream => stream(model, &mut cache, window, self.chunk())?,
         };
-        Ok(Outcome::Text { prompt, nats, cache })
+        Ok(Outcome::Text { prompt, nats, cache: CacheBytes::of(&cache) })
+    }
+}
+
+fn log_probabilities(model: &Model, logits: Tensor<2>, right: &[u32]) -> Tensor<2> {
+    let right = TensorData::new(right.to_vec(), [right.len(), 1]);
+    let right = Tensor::<2, Int>::from_data(right, &model.device());
+    log_softmax(logits.cast(DType::F32), 1).gather(1, right)
+}
+
+/// The losses of the tokens behind a prompt but for the first, in nats: −ln of the probability that
+/// each was given.
+fn losses_behind(
+    model: &Model,
+    cache: &mut KvCache,
+    window: &[u32],
+    prompt: usize,
+) -> Result<Vec<f32>> {
+    let (prompt, behind) = window.split_at(prompt.min(window.len()));
+    prefill(model, &[prompt], cache, None)?;
+    reconstruct(model, &[prompt], cache, &Instruction::default())?;
+    let mut losses = Vec::with_capacity(behind.len());
+    for pair in behind.windows(2) {
+        let logits = model.forward_last(row(&pair[..1], model), cache)?;
+        losses.push(log_probabilities(model, logits, &pair[1..]));
+    }
+    match losses.is_empty() {
+        true => Ok(Vec::new()),
+        false => finite_numbers(Tensor::cat(losses, 0).neg()),
     }
 }
 
 /// The losses of all tokens but the first, in nats: each is predicted, then fed, `chunk` at a time.
 fn stream(model: &Model, cache: &mut KvCache, tokens: &[u32], chunk: usize) -> Result<Vec<f32>> {
-    let device = model.device();
-    let log_probabilities = |logits: Tensor<2>, right: &[u32]| {
-        let right = TensorData::new(right.to_vec(), [right.len(), 1]);
-        let right = Tensor::<2, Int>::from_data(right, &device);
-        log_softmax(logits.cast(DType::F32), 1).gather(1, right)
-    };
     let mut losses = Vec::new();
     let Some((first, rest)) = tokens.split_first() else { return Ok(Vec::new()) };
     let Some(second) = rest.first() else { return Ok(Vec::new()) };
     // Behind the first token nothing is compressed that a chunk could miss: it is a prompt of its
     // own.
     let logits = prefill(model, &[[*first]], cache, None)?;
-    losses.push(log_probabilities(logits, &[*second]));
+    losses.push(log_probabilities(model, logits, &[*second]));
     for at in (0..rest.len().saturating_sub(1)).step_by(chunk) {
         let end = (at + chunk).min(rest.len() - 1);
-        let fed = TensorData::new(rest[at..end].to_vec(), [1, end - at]);
-        let logits = model.forward(Tensor::from_data(fed, &device), cache)?;
+        let logits = model.forward(row(&rest[at..end], model), cache)?;
         let [_, columns, vocabulary] = logits.dims();
         let logits = logits.reshape([columns, vocabulary]);
-        losses.push(log_probabilities(logits, &rest[at + 1..end + 1]));
+        losses.push(log_probabilities(model, logits, &rest[at + 1..end + 1]));
     }
-    let read = Tensor::cat(losses, 0).neg().try_into_vec_as::<f32>();
-    let nats = read.map_err(briquette::Error::from)?;
-    if nats.iter().any(|nats| !nats.is_finite()) {
-        return Err(ModelError::NotFinite { row: 0 }.into());
-    }
-    Ok(nats)
+    finite_numbers(Tensor::cat(losses, 0).neg())
 }
 
 #[cfg(test)]
@@ -172,12 +187,7 @@ mod tests {
     use briquette::Budget;
 
     use super::*;
-
-    fn model() -> (Model, Tokenizer) {
-        let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
-        let device = briquette::device::open("flex").unwrap();
-        (Model::load(&dir, &device, DType::F32).unwrap(), Tokenizer::load(&dir).unwrap())
-    }
+    use crate::testing::{model, tokenizer};
 
     fn task(text: &str) -> TextTask {
         toml::from_str(text).unwrap()
@@ -186,8 +196,7 @@ mod tests {
     /// −ln of the probability of every token but the first, from one pass over all of them.
     fn at_once(model: &Model, tokens: &[u32]) -> Vec<f32> {
         let mut cache = model.cache(Policy::full()).unwrap();
-        let data = TensorData::new(tokens.to_vec(), [1, tokens.len()]);
-        let logits = model.forward(Tensor::from_data(data, &model.device()), &mut cache).unwrap();
+        let logits = model.forward(row(tokens, model), &mut cache).unwrap();
         let logits = logits.try_into_vec_as::<f32>().unwrap();
         let rows = logits.chunks(model.config().vocab_size).zip(&tokens[1..]);
         rows.map(|(row, right)| {
@@ -235,7 +244,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_the_protocol_is_refused() {
-        let (_, tokenizer) = model();
+        let tokenizer = tokenizer();
         for (text, reason) in [
             ("tokens = 8", "prompt"),
             ("tokens = 8\nprompt = 8\nchunk = 2", "chunk"),

@@ -51,7 +51,6 @@ impl Hay {
         self.boundaries.iter().copied().min_by_key(|place| place.abs_diff(at)).unwrap_or(0)
     }
 
-    /// Any boundary.
     fn any(&self, rng: &mut ChaCha8Rng) -> usize {
         self.boundaries[rng.random_range(0..self.boundaries.len())]
     }
@@ -121,6 +120,14 @@ impl Hiding<'_> {
 pub(crate) fn room(task: &'static str, length: usize, fixed: usize) -> Result<usize> {
     let room = length.checked_sub(fixed).filter(|room| *room > 0);
     room.ok_or(Error::PromptTooShort { task, length, fixed })
+}
+
+/// The tokens of each of these texts, which begin no prompt.
+pub(crate) fn encode_all(
+    tokenizer: &Tokenizer,
+    texts: impl IntoIterator<Item = String>,
+) -> Result<Vec<Vec<u32>>> {
+    texts.into_iter().map(|text| Ok(tokenizer.encode(&text, false)?)).collect()
 }
 
 /// The tokens of `answer` as it continues `before`, whose tokens are `tokens`: some tokenizers

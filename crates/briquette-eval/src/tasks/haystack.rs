@@ -1,6 +1,6 @@
 //! The text needles are hidden in.
 
-use std::{fs, path::Path};
+use std::{iter, path::Path};
 
 use rand::{RngExt, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
@@ -42,18 +42,17 @@ const NOISE: &str =
 impl Haystack {
     /// The text built into the program.
     pub fn built_in() -> Self {
-        Self {
-            name: "built-in".into(),
-            sentences: built_in_lines().map(str::to_owned).collect(),
-            order: Order::Shuffled,
-            form: NeedleTemplate::default(),
-        }
+        let sentences = built_in_lines().map(str::to_owned).collect();
+        Self::of("built-in".into(), sentences, Order::Shuffled)
     }
 
     /// RULER's noise: one line of short sentences, repeated.
     pub fn noise() -> Self {
-        let (name, form) = ("noise".into(), NeedleTemplate::default());
-        Self { name, sentences: vec![NOISE.into()], order: Order::Repeated, form }
+        Self::of("noise".into(), vec![NOISE.into()], Order::Repeated)
+    }
+
+    fn of(name: String, sentences: Vec<String>, order: Order) -> Self {
+        Self { name, sentences, order, form: NeedleTemplate::default() }
     }
 
     /// All `*.txt` files of a folder, joined in the order of their names.
@@ -62,15 +61,8 @@ impl Haystack {
     /// [`Error::Read`], or [`Error::EmptyHaystack`] if the files hold no text.
     pub fn from_dir(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
-        let read = |path: &Path, source| Error::Read { path: path.into(), source };
-        let mut files = Vec::new();
-        for entry in fs::read_dir(dir).map_err(|source| read(dir, source))? {
-            let path = entry.map_err(|source| read(dir, source))?.path();
-            if path.extension().is_some_and(|ending| ending == "txt") {
-                files.push(path);
-            }
-        }
-        files.sort();
+        let mut files = files::list(dir)?;
+        files.retain(|path| path.extension().is_some_and(|ending| ending == "txt"));
         let mut text = String::new();
         for path in &files {
             text += files::read_text(path)?.trim();
@@ -80,18 +72,12 @@ impl Haystack {
         if text.is_empty() {
             return Err(Error::EmptyHaystack { dir: dir.into(), files: files.len() });
         }
-        Ok(Self {
-            name: dir.display().to_string(),
-            sentences: sentences(text),
-            order: Order::Running,
-            form: NeedleTemplate::default(),
-        })
+        Ok(Self::of(dir.display().to_string(), sentences(text), Order::Running))
     }
 
     /// Another form of the needles hidden in it.
-    pub fn with_form(mut self, form: NeedleTemplate) -> Self {
-        self.form = form;
-        self
+    pub fn with_form(self, form: NeedleTemplate) -> Self {
+        Self { form, ..self }
     }
 
     /// Form of its needles and their questions.
@@ -134,6 +120,16 @@ impl Haystack {
             pieces.order = (start..self.sentences.len()).rev().collect();
         }
         pieces
+    }
+
+    /// As [`pieces`](Self::pieces), behind an introduction that this line break ends.
+    pub(crate) fn pieces_behind(
+        &self,
+        line_break: &'static str,
+        rng: ChaCha8Rng,
+    ) -> impl Iterator<Item = String> {
+        let breaks = iter::once(line_break).chain(iter::repeat(""));
+        self.pieces(rng).zip(breaks).map(|(piece, before)| format!("{before}{piece}"))
     }
 }
 
@@ -199,6 +195,8 @@ fn sentences(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::tasks::{needle, seed};
 

@@ -1,7 +1,6 @@
 //! Tasks: prompts with a known answer, and text whose next token is known.
 
 mod assemble;
-mod ember;
 pub mod files;
 pub mod haystack;
 pub mod needle;
@@ -16,4 +15,4 @@ pub mod text;
 pub use needle_template::NeedleTemplate;
 pub use question::Question;
 pub use sample::{Sample, Samples, Task, Turn};
-pub use task_spec::{Labelled, TaskSpec};
+pub use task_spec::TaskSpec;

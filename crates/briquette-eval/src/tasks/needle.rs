@@ -7,7 +7,7 @@
 //! What is the special magic number for countess mentioned in the provided text? … is countess:
 //! ```
 
-use std::{iter, ops::Range};
+use std::ops::Range;
 
 use briquette_models::Tokenizer;
 use rand::seq::index;
@@ -131,10 +131,8 @@ impl<'a> NeedleTask<'a> {
             words.map(|word| (word, assemble::digits(&mut choice, DIGITS))).collect();
         let (word, number) = &hidden[0];
         let form = self.haystack.form();
-        let inserts = hidden
-            .iter()
-            .map(|(word, number)| Ok(self.tokenizer.encode(&form.needle(word, number), false)?))
-            .collect::<Result<Vec<_>>>()?;
+        let written = hidden.iter().map(|(word, number)| form.needle(word, number));
+        let inserts = assemble::encode_all(self.tokenizer, written)?;
         let QuestionAnswer { question: asked, answer } = form.question_answer(word, number);
         let question = self.tokenizer.encode(&asked, false)?;
         let answer = assemble::continuation(self.tokenizer, &asked, &question, &answer)?;
@@ -146,9 +144,7 @@ impl<'a> NeedleTask<'a> {
             inserts: &inserts,
             behind: question.len() + answer.len(),
         };
-        let breaks = iter::once(form.line_break()).chain(iter::repeat(""));
-        let pieces = self.haystack.pieces(text).zip(breaks);
-        let pieces = pieces.map(|(piece, before)| format!("{before}{piece}"));
+        let pieces = self.haystack.pieces_behind(form.line_break(), text);
         let context = hiding.context(self.tokenizer, pieces, &mut choice)?;
         Ok(NeedlePrompt {
             place,
@@ -163,14 +159,16 @@ impl<'a> NeedleTask<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashSet, path::PathBuf};
+    use std::{collections::HashSet, sync::LazyLock};
 
     use super::*;
-    use crate::tasks::ember::{NOUN, introduction, needle, question};
+    use crate::{tasks::NeedleTemplate, testing};
 
-    fn tokenizer() -> Tokenizer {
-        let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
-        Tokenizer::load(dir).unwrap()
+    static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(testing::tokenizer);
+    static HAYSTACK: LazyLock<Haystack> = LazyLock::new(Haystack::built_in);
+
+    fn task() -> NeedleTask<'static> {
+        NeedleTask::new(&TOKENIZER, &HAYSTACK, 7).unwrap()
     }
 
     fn place() -> Place {
@@ -180,8 +178,7 @@ mod tests {
     /// Holds prompts to those of the committed tables: their seeds must keep meaning the same.
     #[test]
     fn prompts_are_those_of_the_committed_tables() {
-        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
-        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let task = task();
         let hash = |place| {
             let prompt = task.prompt(place).unwrap();
             let tokens = prompt.context.iter().chain(&prompt.question).chain(&prompt.answer);
@@ -199,16 +196,8 @@ mod tests {
     }
 
     #[test]
-    fn words_are_distinct() {
-        let words: Vec<&str> = words().collect();
-        assert_eq!(words.len(), 64);
-        assert_eq!(words.iter().collect::<HashSet<_>>().len(), 64);
-    }
-
-    #[test]
     fn prompt_has_the_trained_form_and_the_exact_length() {
-        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
-        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let (task, form) = (task(), NeedleTemplate::ember());
         for length in [128, 256, 511, 2048, 4096] {
             for depth in [0, 25, 50, 75, 100] {
                 let prompt = task.prompt(Place { length, depth, ..place() }).unwrap();
@@ -216,36 +205,37 @@ mod tests {
                 assert_eq!(parts.map(Vec::len).iter().sum::<usize>(), length);
                 assert_eq!(prompt.context[0], 0);
                 assert_eq!(prompt.answer.len(), DIGITS);
-                let context = tokenizer.decode(&prompt.context).unwrap();
+                let context = TOKENIZER.decode(&prompt.context).unwrap();
                 let NeedlePrompt { word, number, .. } = &prompt;
-                assert!(context.starts_with(&introduction(NOUN)), "{context}");
-                assert_eq!(context.matches(&needle(NOUN, word, number)).count(), 1, "{context}");
-                assert_eq!(tokenizer.decode(&prompt.question).unwrap(), question(NOUN, word));
-                assert_eq!(&tokenizer.decode(&prompt.answer).unwrap(), number);
+                assert!(context.starts_with(&form.introduction().0), "{context}");
+                assert_eq!(context.matches(&form.needle(word, number)).count(), 1, "{context}");
+                let asked = form.question_answer(word, number).question;
+                assert_eq!(TOKENIZER.decode(&prompt.question).unwrap(), asked);
+                assert_eq!(&TOKENIZER.decode(&prompt.answer).unwrap(), number);
             }
         }
     }
 
     #[test]
     fn pieces_meet_at_token_boundaries_of_the_whole_text() {
-        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
-        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let task = task();
         let prompt = task.prompt(Place { needles: 3, ..place() }).unwrap();
         let pieces = [&prompt.context[..], &prompt.question, &prompt.answer].concat();
-        let text = tokenizer.decode(&pieces).unwrap();
-        let whole = tokenizer.encode(&text, true).unwrap();
+        let text = TOKENIZER.decode(&pieces).unwrap();
+        let whole = TOKENIZER.encode(&text, true).unwrap();
         // The haystack ends in the middle of a sentence, maybe of a word: compare around the
         // needles.
         let cut = prompt.context.len() - 8;
         assert_eq!(whole[..cut], pieces[..cut]);
         // What the model was trained on is built of these pieces.
-        let encode = |text: &str| tokenizer.encode(text, false).unwrap();
+        let encode = |text: &str| TOKENIZER.encode(text, false).unwrap();
         let mut trained = encode("\nOne of the special magic numbers is");
         trained.extend(encode(" countess"));
         for piece in ":8174205.".chars() {
             trained.extend(encode(&piece.to_string()));
         }
-        assert_eq!(encode(&needle(NOUN, "countess", "8174205")), trained);
+        let form = NeedleTemplate::ember();
+        assert_eq!(encode(&form.needle("countess", "8174205")), trained);
         let trained = [
             "\nWhat is the special magic number for",
             " countess",
@@ -253,16 +243,16 @@ mod tests {
             " countess",
             ":",
         ];
-        assert_eq!(encode(&question(NOUN, "countess")), trained.map(encode).concat());
+        let asked = form.question_answer("countess", "8174205").question;
+        assert_eq!(encode(&asked), trained.map(encode).concat());
     }
 
     #[test]
     fn depth_moves_the_needle_and_nothing_else() {
-        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
-        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let task = task();
         let at = |depth| {
             let prompt = task.prompt(Place { length: 1024, depth, ..place() }).unwrap();
-            let marker = tokenizer.encode("\nOne of the special magic numbers is", false).unwrap();
+            let marker = TOKENIZER.encode("\nOne of the special magic numbers is", false).unwrap();
             let found = prompt.context.windows(marker.len()).position(|w| w == marker).unwrap();
             (found - task.introduction.len(), prompt)
         };
@@ -285,12 +275,11 @@ mod tests {
 
     #[test]
     fn samples_differ_and_several_needles_are_hidden() {
-        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
-        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let task = task();
         let mut numbers = HashSet::new();
         for sample in 0..8 {
             let prompt = task.prompt(Place { needles: 4, sample, ..place() }).unwrap();
-            let text = tokenizer.decode(&prompt.context).unwrap();
+            let text = TOKENIZER.decode(&prompt.context).unwrap();
             assert_eq!(text.matches("One of the special magic numbers is ").count(), 4);
             numbers.insert(prompt.number);
         }
@@ -299,13 +288,12 @@ mod tests {
 
     #[test]
     fn the_answer_is_found_in_its_needle() {
-        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
-        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let task = task();
         let prompt = task.prompt(Place { needles: 2, ..place() }).unwrap();
         let span = prompt.answer_span().unwrap();
         let (word, number) = (&prompt.word, &prompt.number);
-        assert_eq!(&tokenizer.decode(&prompt.context[span.clone()]).unwrap(), number);
-        let before = tokenizer.decode(&prompt.context[..span.start]).unwrap();
+        assert_eq!(&TOKENIZER.decode(&prompt.context[span.clone()]).unwrap(), number);
+        let before = TOKENIZER.decode(&prompt.context[..span.start]).unwrap();
         assert!(before.ends_with(&format!("{word}:")), "{before}");
         assert_eq!(prompt.right(&prompt.answer), DIGITS);
         assert_eq!(prompt.right(&prompt.answer[..3]), 3);
@@ -314,8 +302,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_built_is_refused_with_numbers() {
-        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
-        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let task = task();
         let refuse = |place| task.prompt(place).unwrap_err().to_string();
         assert!(refuse(Place { length: 60, ..place() }).contains("60 tokens"));
         assert!(refuse(Place { needles: 65, ..place() }).contains("65 needles"));

@@ -6,7 +6,7 @@ use briquette::parse;
 use briquette_models::{ChatMessage, ChatTemplate};
 use serde::{Deserialize, Serialize};
 
-use super::{ember, files::fill};
+use super::files::fill;
 use crate::{Error, Result, files};
 
 /// Texts around a hidden number. `{word}` stands for the word it is hidden under, `{number}` for
@@ -39,6 +39,9 @@ pub(crate) struct QuestionAnswer {
 const NUMBER: &str = "{number}";
 const WORD: &str = "{word}";
 
+/// Noun of the values that needles hide, where a task names no other.
+const NOUN: &str = "number";
+
 fn number() -> String {
     NUMBER.into()
 }
@@ -53,14 +56,21 @@ impl NeedleTemplate {
     /// Form that the embedded model was trained on:
     /// `One of the special magic numbers is WORD:NUMBER.`
     pub fn ember() -> Self {
+        Self::ember_of(NOUN)
+    }
+
+    /// The same for values that are called by this noun.
+    pub(crate) fn ember_of(noun: &str) -> Self {
         Self {
-            introduction: ember::introduction(ember::NOUN),
-            needle: ember::needle(ember::NOUN, WORD, NUMBER),
-            question: format!(
-                "\nWhat is the special magic {} for {WORD} mentioned in the provided text?",
-                ember::NOUN
+            introduction: format!(
+                "\nSome special magic {noun}s are hidden within the following text. Make sure to memorize them. I \
+                 will quiz you about the {noun}s afterwards.\n"
             ),
-            answer: format!(" The special magic {} is {WORD}:{NUMBER}", ember::NOUN),
+            needle: format!("\nOne of the special magic {noun}s is {WORD}:{NUMBER}."),
+            question: format!(
+                "\nWhat is the special magic {noun} for {WORD} mentioned in the provided text?"
+            ),
+            answer: format!(" The special magic {noun} is {WORD}:{NUMBER}"),
             chat: None,
         }
     }
@@ -68,13 +78,23 @@ impl NeedleTemplate {
     /// RULER's published prompt (Hsieh et al., 2024):
     /// `One of the special magic numbers for WORD is: NUMBER.`
     pub fn ruler() -> Self {
+        Self::ruler_of(NOUN)
+    }
+
+    /// The same for values that are called by this noun.
+    pub(crate) fn ruler_of(noun: &str) -> Self {
         Self {
-            introduction: "A special magic number is hidden within the following text. Make sure to memorize it. I \
-                           will quiz you about the number afterwards."
-                .into(),
-            needle: " One of the special magic numbers for {word} is: {number}.".into(),
-            question: "\nWhat is the special magic number for {word} mentioned in the provided text?".into(),
-            answer: " The special magic number for {word} mentioned in the provided text is {number}".into(),
+            introduction: format!(
+                "A special magic {noun} is hidden within the following text. Make sure to memorize it. I will quiz \
+                 you about the {noun} afterwards."
+            ),
+            needle: format!(" One of the special magic {noun}s for {WORD} is: {NUMBER}."),
+            question: format!(
+                "\nWhat is the special magic {noun} for {WORD} mentioned in the provided text?"
+            ),
+            answer: format!(
+                " The special magic {noun} for {WORD} mentioned in the provided text is {NUMBER}"
+            ),
             chat: None,
         }
     }
@@ -175,7 +195,8 @@ mod tests {
         assert_eq!(answer, " 123");
         let QuestionAnswer { question, answer } =
             NeedleTemplate::ember().question_answer("oak", "123");
-        assert_eq!(question, ember::question(ember::NOUN, "oak"));
+        let asked = "\nWhat is the special magic number for oak mentioned in the provided text? ";
+        assert_eq!(question, format!("{asked}The special magic number is oak:"));
         assert_eq!(answer, "123");
     }
 

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, fmt::Debug};
 
 use briquette_models::Tokenizer;
 
-use crate::{Result, metrics::Metrics};
+use crate::{
+    Result,
+    metrics::{Metric, Metrics},
+};
 
 /// The most samples of a cell: their list is held as a whole.
 pub const MOST_SAMPLES: usize = 1_000_000;
@@ -72,6 +75,19 @@ pub struct Turn {
     pub max_new_tokens: usize,
     /// Texts at which an answer ends, as `"\n"`: it is cut before the first.
     pub stop: Vec<String>,
+}
+
+impl Turn {
+    /// A question whose answer may be any text of so many tokens.
+    pub(crate) fn new(
+        question: Vec<u32>,
+        references: Vec<String>,
+        metric: Metric,
+        max_new_tokens: usize,
+    ) -> Self {
+        let (metrics, classes, stop) = (metric.into(), Vec::new(), Vec::new());
+        Self { question, references, classes, metrics, tokens: None, max_new_tokens, stop }
+    }
 }
 
 impl Sample {

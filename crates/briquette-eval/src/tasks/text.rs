@@ -115,9 +115,6 @@ impl Text {
 
 /// Whether windows of `length` tokens can be asked for: of each of these counts there must be one
 /// at least, and the window must fit the model's context.
-///
-/// # Errors
-/// [`Error::Setting`] naming the first count that is 0, [`Error::ContextTooShort`].
 pub(crate) fn check_windows(
     counts: &[(&'static str, usize)],
     length: usize,

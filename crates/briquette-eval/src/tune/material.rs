@@ -31,10 +31,6 @@ impl Material<'_> {
     }
 
     /// As many prompts as the plan has windows, in an order that the seed draws.
-    ///
-    /// # Errors
-    /// As [`fidelity::Plan::windows`]; [`Error::Setting`] for more questions than there are, or
-    /// none, and [`Error::ContextTooShort`].
     pub(super) fn prompts(
         &self,
         plan: &fidelity::Plan,

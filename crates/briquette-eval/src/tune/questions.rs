@@ -86,7 +86,6 @@ impl Questions {
         &self.skipped
     }
 
-    /// All of them.
     pub(super) fn prompts(&self) -> &[Prompt] {
         &self.prompts
     }
@@ -127,27 +126,19 @@ fn answer(turn: &Turn, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, path::PathBuf};
+    use std::collections::BTreeMap;
 
     use super::*;
-    use crate::metrics::Metric;
+    use crate::{metrics::Metric, testing};
 
     fn turn(question: &[u32], answer: &[u32]) -> Turn {
-        Turn {
-            question: question.to_vec(),
-            references: vec!["a".into()],
-            classes: Vec::new(),
-            metrics: Metric::ExactMatch.into(),
-            tokens: Some(answer.to_vec()),
-            max_new_tokens: 4,
-            stop: Vec::new(),
-        }
+        let turn = Turn::new(question.to_vec(), vec!["a".into()], Metric::ExactMatch, 4);
+        Turn { tokens: Some(answer.to_vec()), ..turn }
     }
 
     #[test]
     fn answers_are_compared_and_questions_are_not() {
-        let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
-        let tokenizer = Tokenizer::load(dir).unwrap();
+        let tokenizer = testing::tokenizer();
         let sample = |context: &[u32], turns: Vec<Turn>| Sample {
             id: "0".into(),
             axes: BTreeMap::new(),

@@ -148,16 +148,23 @@ enum Line {
         #[serde(default)]
         held: Option<CacheBytes>,
     },
-    /// A policy in one window. In f32, which JSON gives back exactly.
+    /// A policy in one window.
     Score {
         policy: String,
         window: usize,
-        kl: f32,
-        agreement: f32,
-        output_error: f32,
-        overlap: Option<f32>,
-        held: CacheBytes,
+        #[serde(flatten)]
+        score: Score,
     },
+}
+
+/// In f32, which JSON gives back exactly.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Score {
+    kl: f32,
+    agreement: f32,
+    output_error: f32,
+    overlap: Option<f32>,
+    held: CacheBytes,
 }
 
 /// Finished measurements, those of the journal among them.
@@ -166,15 +173,6 @@ struct Done {
     budgets: BTreeMap<(String, usize), (Option<usize>, CacheBytes)>,
     refused: BTreeMap<String, (String, Option<CacheBytes>)>,
     scores: BTreeMap<(String, usize), Score>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Score {
-    kl: f64,
-    agreement: f64,
-    output_error: f64,
-    overlap: Option<f64>,
-    held: f64,
 }
 
 /// The settings of a search, as the first line of its journal.
@@ -221,14 +219,12 @@ impl Tuning<'_> {
 
         let (fitted, mut refused) = self.fit(&windows, &mut journal, &mut done, &mut on_step)?;
         let rounds = rounds(fitted.len(), windows.len());
-        let total: usize = {
-            let before = std::iter::once(0).chain(rounds.iter().map(|round| round.windows));
-            rounds
-                .iter()
-                .zip(before)
-                .map(|(round, before)| round.candidates * (round.windows - before))
-                .sum()
-        };
+        let before = std::iter::once(0).chain(rounds.iter().map(|round| round.windows));
+        let total: usize = rounds
+            .iter()
+            .zip(before)
+            .map(|(of, before)| of.candidates * (of.windows - before))
+            .sum();
         let mut alive: Vec<&Fitted> = fitted.iter().collect();
         let mut ranked: Vec<(usize, &Fitted, usize)> = Vec::new();
         let (mut from, mut steps) = (0, 0);
@@ -248,7 +244,8 @@ impl Tuning<'_> {
                     .comparing(window.compared.clone());
                 let work = |one: &&Fitted| reference.measure(one.policy.clone());
                 jobs::run(&todo, self.threads, work, |one, measured| {
-                    let line = Line::score(one.key.clone(), index, &measured);
+                    let (policy, score) = (one.key.clone(), Score::of(&measured));
+                    let line = Line::Score { policy, window: index, score };
                     journal.push(&line)?;
                     done.add(line);
                     steps += 1;
@@ -328,21 +325,20 @@ impl Tuning<'_> {
         let mut refused = Vec::new();
         let mut open: Vec<(&Candidate, Policy, String)> = Vec::new();
         for candidate in &self.candidates {
-            let Candidate { label, policy } = candidate;
-            let policy = match policy {
-                Ok(policy) => {
-                    let policy = policy.clone().with_default_budget(AMPLE);
-                    let opened = self.model.cache(policy.clone());
-                    opened.map(|_| policy).map_err(|error| error.to_string())
-                }
-                Err(reason) => Err(reason.clone()),
-            };
+            let policy = candidate.policy.clone().and_then(|policy| {
+                let policy = policy.with_default_budget(AMPLE);
+                let opened = self.model.cache(policy.clone());
+                opened.map(|_| policy).map_err(|error| error.to_string())
+            });
             match policy {
                 Ok(policy) => {
                     let key = fingerprint::of_policy(&policy);
                     open.push((candidate, policy, key));
                 }
-                Err(reason) => refused.push(Refused { label: label.clone(), reason, held: None }),
+                Err(reason) => {
+                    let label = candidate.label.clone();
+                    refused.push(Refused { label, reason, held: None });
+                }
             }
         }
         for (index, window) in windows.iter().enumerate() {
@@ -439,12 +435,10 @@ impl Tuning<'_> {
     }
 }
 
-impl Line {
-    fn score(policy: String, window: usize, measured: &Measured) -> Self {
+impl Score {
+    fn of(measured: &Measured) -> Self {
         let errors = &measured.output_error;
-        Self::Score {
-            policy,
-            window,
+        Self {
             kl: measured.mean_kl() as f32,
             agreement: measured.agreement as f32,
             output_error: (errors.iter().sum::<f64>() / errors.len().max(1) as f64) as f32,
@@ -463,14 +457,7 @@ impl Done {
             Line::Refused { policy, reason, held } => {
                 self.refused.insert(policy, (reason, held));
             }
-            Line::Score { policy, window, kl, agreement, output_error, overlap, held } => {
-                let score = Score {
-                    kl: kl.into(),
-                    agreement: agreement.into(),
-                    output_error: output_error.into(),
-                    overlap: overlap.map(f64::from),
-                    held: held.kept_of_full(),
-                };
+            Line::Score { policy, window, score } => {
                 self.scores.insert((policy, window), score);
             }
         }
@@ -487,11 +474,8 @@ impl Done {
     /// The least of the budgets found so far; `None` if there is none yet, or the policy has no
     /// budget.
     fn size(&self, key: &str) -> Option<usize> {
-        Self::of(&self.budgets, key, self.windows_with_budget()).filter_map(|(size, _)| *size).min()
-    }
-
-    fn windows_with_budget(&self) -> usize {
-        self.budgets.keys().map(|(_, window)| window + 1).max().unwrap_or(0)
+        let own = self.budgets.iter().filter(|((of, _), _)| of == key);
+        own.filter_map(|(_, (size, _))| *size).min()
     }
 
     /// Whether the budget of a candidate is known for window `index`: it is refused, it was
@@ -508,27 +492,30 @@ impl Done {
         self.refused.contains_key(key) || known(index).is_some() || (2..=index).any(same)
     }
 
-    fn mean(&self, key: &str, windows: usize, of: impl Fn(&Score) -> f64) -> Mean {
-        Mean::of(&Self::of(&self.scores, key, windows).map(of).collect::<Vec<_>>())
+    fn mean(&self, key: &str, windows: usize, of: fn(&Score) -> f32) -> Mean {
+        let numbers = Self::of(&self.scores, key, windows).map(of).map(f64::from);
+        Mean::of(&numbers.collect::<Vec<_>>())
     }
 
     fn most_held(&self, key: &str, windows: usize) -> f64 {
-        Self::of(&self.scores, key, windows).map(|score| score.held).fold(0.0, f64::max)
+        let held = Self::of(&self.scores, key, windows).map(|score| score.held.kept_of_full());
+        held.fold(0.0, f64::max)
     }
 
     fn ranked(&self, one: &Fitted, round: usize, windows: usize, best: &str) -> Ranked {
         let scores = || Self::of(&self.scores, &one.key, windows);
         let of_best = Self::of(&self.scores, best, windows);
-        let above: Vec<f64> = scores().zip(of_best).map(|(one, best)| one.kl - best.kl).collect();
-        let overlaps: Vec<f64> = scores().filter_map(|score| score.overlap).collect();
-        let mean = |of: fn(&Score) -> f64| self.mean(&one.key, windows, of);
+        let above = scores().zip(of_best).map(|(one, best)| f64::from(one.kl) - f64::from(best.kl));
+        let overlaps = scores().filter_map(|score| score.overlap).map(f64::from);
+        let overlaps: Vec<f64> = overlaps.collect();
+        let mean = |of: fn(&Score) -> f32| self.mean(&one.key, windows, of);
         Ranked {
             label: one.label.clone(),
             budget: one.policy.budget().map_or_else(|| "-".into(), |budget| budget.to_string()),
             policy: one.policy.clone(),
             round,
             kl: mean(|score| score.kl),
-            above_best: Mean::of(&above),
+            above_best: Mean::of(&above.collect::<Vec<_>>()),
             agreement: mean(|score| score.agreement).mean,
             output_error: mean(|score| score.output_error).mean,
             overlap: (!overlaps.is_empty()).then(|| Mean::of(&overlaps).mean),

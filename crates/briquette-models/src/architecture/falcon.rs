@@ -5,16 +5,16 @@ use burn::{
 };
 use serde::Deserialize;
 
-use briquette::position::PositionEncoding;
-
 use super::{Architecture, DEFAULTS, Defaults, Names};
 use crate::{
-    Activation, Attend, ModelConfig, Result,
+    Activation, ModelConfig, Result,
     config::{activation, keys::Keys},
     nn::{
-        blocks::{merge_heads, split_heads},
+        attend::LayerAttention,
         build::Build,
+        merged::MergedAttention,
         projection::{Projection, Projections},
+        residual::Residual,
     },
     setting::{contradiction, invalid, unsupported},
 };
@@ -76,6 +76,8 @@ pub(super) const NAMES: Names = &[
     ("model.embed_tokens.", "transformer.word_embeddings."),
     ("model.layers.", "transformer.h."),
     ("model.norm.", "transformer.ln_f."),
+    (".self_attn.qkv_proj.", ".self_attention.query_key_value."),
+    (".self_attn.o_proj.", ".self_attention.dense."),
 ];
 
 #[derive(Deserialize)]
@@ -95,44 +97,24 @@ struct OwnKeys {
 #[derive(Module, Debug)]
 pub(crate) struct FalconLayer {
     input_layernorm: LayerNorm,
-    self_attention: MultiQueryAttention,
-    mlp: FeedForward,
+    pub(crate) self_attn: MergedAttention,
+    pub(crate) mlp: FeedForward,
 }
 
 impl FalconLayer {
     pub(crate) fn new(build: Build<'_>) -> Self {
         Self {
             input_layernorm: layer_norm(build),
-            self_attention: MultiQueryAttention::new(build),
+            self_attn: MergedAttention::new(build),
             mlp: FeedForward::new(build),
         }
     }
 
-    pub(crate) fn projections(&mut self) -> Projections<'_> {
-        let Self { self_attention, mlp, .. } = self;
-        vec![
-            ("self_attention.query_key_value".into(), &mut self_attention.query_key_value),
-            ("self_attention.dense".into(), &mut self_attention.dense),
-            ("mlp.dense_h_to_4h".into(), &mut mlp.dense_h_to_4h),
-            ("mlp.dense_4h_to_h".into(), &mut mlp.dense_4h_to_h),
-        ]
-    }
-
-    pub(crate) fn output_projection(&self) -> &Projection {
-        &self.self_attention.dense
-    }
-
-    /// `[batch, tokens, hidden_size]` -> the same
-    pub(crate) fn forward(
-        &self,
-        x: Tensor<3>,
-        layer: usize,
-        positions: &dyn PositionEncoding,
-        attend: &mut dyn Attend,
-    ) -> Result<Tensor<3>> {
+    pub(crate) fn forward(&self, residual: Residual, at: LayerAttention<'_>) -> Result<Residual> {
+        let x = residual.summed();
         let normal = self.input_layernorm.forward(x.clone());
-        let attention = self.self_attention.forward(normal.clone(), layer, positions, attend)?;
-        Ok(x + attention + self.mlp.forward(normal)?)
+        let attention = self.self_attn.forward(normal.clone(), at)?;
+        Ok(Residual::new(x + attention + self.mlp.forward(normal)?))
     }
 }
 
@@ -142,45 +124,7 @@ pub(crate) fn layer_norm(build: Build<'_>) -> LayerNorm {
 }
 
 #[derive(Module, Debug)]
-struct MultiQueryAttention {
-    query_key_value: Projection,
-    dense: Projection,
-    query_heads: usize,
-    head_dim: usize,
-}
-
-impl MultiQueryAttention {
-    fn new(build: Build<'_>) -> Self {
-        let config = build.config;
-        let (query_heads, head_dim) = (config.num_attention_heads, config.head_dim);
-        let (hidden, bias) = (config.hidden_size, config.attention_bias);
-        Self {
-            query_key_value: build.linear(hidden, (query_heads + 2) * head_dim, bias),
-            dense: build.linear(query_heads * head_dim, hidden, config.output_bias),
-            query_heads,
-            head_dim,
-        }
-    }
-
-    fn forward(
-        &self,
-        x: Tensor<3>,
-        layer: usize,
-        positions: &dyn PositionEncoding,
-        attend: &mut dyn Attend,
-    ) -> Result<Tensor<3>> {
-        attend.hidden_states(&x);
-        let heads = split_heads(self.query_key_value.forward(x)?, self.head_dim);
-        let q = heads.clone().narrow(1, 0, self.query_heads);
-        let k = heads.clone().narrow(1, self.query_heads, 1);
-        let v = heads.narrow(1, self.query_heads + 1, 1);
-        let out = attend.attend(layer, q, k, v, positions)?;
-        self.dense.forward(merge_heads(out))
-    }
-}
-
-#[derive(Module, Debug)]
-struct FeedForward {
+pub(crate) struct FeedForward {
     dense_h_to_4h: Projection,
     dense_4h_to_h: Projection,
     #[module(skip)]
@@ -196,6 +140,11 @@ impl FeedForward {
             dense_4h_to_h: build.linear(inner, hidden, config.mlp_bias),
             activation: config.hidden_act,
         }
+    }
+
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
+        let Self { dense_h_to_4h, dense_4h_to_h, .. } = self;
+        vec![("dense_h_to_4h".into(), dense_h_to_4h), ("dense_4h_to_h".into(), dense_4h_to_h)]
     }
 
     fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {

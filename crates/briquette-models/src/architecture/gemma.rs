@@ -3,11 +3,9 @@ use std::collections::BTreeSet;
 use burn::module::Module;
 use serde::Deserialize;
 
-use briquette::position::PositionEncoding;
-
 use super::{Architecture, DEFAULTS, Defaults};
 use crate::{
-    Activation, Attend, ModelConfig, Result,
+    Activation, ModelConfig, Result,
     config::{
         given::Given,
         keys::{Keys, SharedKeys},
@@ -15,13 +13,13 @@ use crate::{
         rope_keys::{RopeKeys, RopeParameters},
     },
     nn::{
+        attend::LayerAttention,
         blocks::{Attention, GatedFeedForward},
         build::Build,
-        projection::{Projection, Projections, within},
         residual::Residual,
         rms_norm::RmsNorm,
     },
-    setting::{invalid, unsupported},
+    setting::{check_positive, unsupported},
 };
 
 /// Gemma 2 (Gemma Team, 2024, [arXiv:2408.00118](https://arxiv.org/abs/2408.00118)): norms before
@@ -92,9 +90,7 @@ fn defaults(context: usize) -> Defaults {
 
 /// The layers with a window: those the file names, or all but every `pattern`th.
 fn windowed(keys: &Keys, layers: usize, pattern: usize) -> Result<BTreeSet<usize>> {
-    if pattern == 0 {
-        return Err(invalid("sliding_window_pattern", 0, "at least 1"));
-    }
+    check_positive("sliding_window_pattern", pattern)?;
     keys.shared.sliding_layers(layers, |layer| !(layer + 1).is_multiple_of(pattern))
 }
 
@@ -146,10 +142,10 @@ impl OwnKeys {
 #[derive(Module, Debug)]
 pub(crate) struct GemmaLayer {
     input_layernorm: RmsNorm,
-    self_attn: Attention,
+    pub(crate) self_attn: Attention,
     post_attention_layernorm: RmsNorm,
     pre_feedforward_layernorm: RmsNorm,
-    mlp: GatedFeedForward,
+    pub(crate) mlp: GatedFeedForward,
     post_feedforward_layernorm: RmsNorm,
 }
 
@@ -166,25 +162,9 @@ impl GemmaLayer {
         }
     }
 
-    pub(crate) fn projections(&mut self) -> Projections<'_> {
-        let mut all = within("self_attn", self.self_attn.projections());
-        all.extend(within("mlp", self.mlp.projections()));
-        all
-    }
-
-    pub(crate) fn output_projection(&self) -> &Projection {
-        self.self_attn.output_projection()
-    }
-
-    pub(crate) fn forward(
-        &self,
-        residual: Residual,
-        layer: usize,
-        positions: &dyn PositionEncoding,
-        attend: &mut dyn Attend,
-    ) -> Result<Residual> {
+    pub(crate) fn forward(&self, residual: Residual, at: LayerAttention<'_>) -> Result<Residual> {
         let (residual, normal) = residual.normalised(&self.input_layernorm)?;
-        let attention = self.self_attn.forward(normal, layer, positions, attend)?;
+        let attention = self.self_attn.forward(normal, at)?;
         let residual = residual.with(self.post_attention_layernorm.forward(attention)?);
         let (residual, normal) = residual.normalised(&self.pre_feedforward_layernorm)?;
         let inner = self.mlp.forward(normal)?;

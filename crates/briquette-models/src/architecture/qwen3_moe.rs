@@ -1,16 +1,14 @@
 use serde::Deserialize;
 
 use super::{Architecture, Defaults, mixtral::number_of_experts, qwen2::DEFAULTS_OF_QWEN, qwen3};
-use crate::{ExpertsConfig, ModelConfig, Result, config::keys::Keys, setting::invalid};
+use crate::{ExpertsConfig, ModelConfig, Result, config::keys::Keys, setting::check_positive};
 
 /// The mixtures of Qwen3 ([arXiv:2505.09388](https://arxiv.org/abs/2505.09388)): Qwen3 with experts
 /// in place of the feed-forward network, in every layer or in some.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
     let step = own.decoder_sparse_step.unwrap_or(1);
-    if step == 0 {
-        return Err(invalid("decoder_sparse_step", 0, "at least 1"));
-    }
+    check_positive("decoder_sparse_step", step)?;
     let defaults =
         Defaults { hidden: 2048, inner: 6144, layers: 24, kv_heads: Some(4), ..DEFAULTS_OF_QWEN };
     let config = qwen3::normed(Architecture::Qwen3Moe, keys, defaults)?;

@@ -3,7 +3,11 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::{Architecture, DEFAULTS, Defaults};
-use crate::{ModelConfig, Result, config::keys::Keys, setting::invalid};
+use crate::{
+    ModelConfig, Result,
+    config::keys::Keys,
+    setting::{check_positive, invalid},
+};
 
 /// SmolLM3 (Bakouch et al., 2025, [model card](https://huggingface.co/HuggingFaceTB/SmolLM3-3B)):
 /// Llama in which every fourth layer does not encode positions (Yang et al., 2025,
@@ -30,10 +34,8 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         }
         // The list says 1 where positions are encoded.
         Some(rotated) => (0..layers).filter(|layer| rotated[*layer] == 0).collect(),
-        None if own.no_rope_layer_interval == 0 => {
-            return Err(invalid("no_rope_layer_interval", 0, "at least 1"));
-        }
         None => {
+            check_positive("no_rope_layer_interval", own.no_rope_layer_interval)?;
             let last = |layer: &usize| (layer + 1).is_multiple_of(own.no_rope_layer_interval);
             (0..layers).filter(last).collect()
         }

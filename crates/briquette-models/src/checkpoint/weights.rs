@@ -1,15 +1,3 @@
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::arithmetic_side_effects,
-        clippy::cast_possible_truncation,
-        clippy::cast_possible_wrap,
-        clippy::cast_sign_loss,
-        clippy::indexing_slicing,
-        clippy::string_slice
-    )
-)]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
@@ -17,7 +5,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use briquette::ops::QuantizedMatrix;
+use briquette_ops::QuantizedMatrix;
 use burn::tensor::{DType, Device};
 use burn_store::{ModuleStore, SafetensorsStore, burn_pack::Tensor};
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -26,7 +14,6 @@ use serde::Deserialize;
 use crate::{
     Error, Result,
     checkpoint::{
-        expected::{Expected, Slot},
         gguf::{self, Gguf, StoredTensor},
         source::{self, Source},
     },
@@ -39,6 +26,17 @@ const MAX_HEADER: u64 = 100_000_000;
 
 /// The name of the head in a checkpoint.
 const HEAD: &str = "lm_head.weight";
+
+/// The tensors the model needs, by their names in a checkpoint.
+pub(crate) type Expected = BTreeMap<String, Slot>;
+
+/// Destination of a tensor.
+pub(crate) struct Slot {
+    /// The path of the parameter.
+    pub(crate) path: String,
+    /// The shape that a checkpoint stores.
+    pub(crate) shape: Vec<usize>,
+}
 
 /// The files of weights of a folder, each mapped once, and which of them holds each tensor.
 pub(crate) struct Weights {

@@ -3,7 +3,7 @@ use crate::{
     setting::{contradiction, unsupported},
 };
 
-pub use briquette::ops::Activation;
+pub use briquette_ops::Activation;
 
 /// The activation of this name in a `config.json`.
 pub(crate) fn named(name: &str) -> Result<Activation> {

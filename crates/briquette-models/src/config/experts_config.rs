@@ -1,6 +1,9 @@
 use std::collections::BTreeSet;
 
-use crate::{Result, setting::invalid};
+use crate::{
+    Result,
+    setting::{check_positive, invalid},
+};
 
 /// The feed-forward networks of a mixture of experts.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,9 +24,7 @@ impl ExpertsConfig {
     /// `experts` and `inner` are the keys of the file that say how many there are, and how wide.
     pub(crate) fn check(&self, experts: &'static str, inner: &'static str) -> Result<()> {
         for (key, value) in [(experts, self.experts), (inner, self.intermediate_size)] {
-            if value == 0 {
-                return Err(invalid(key, 0, "at least 1"));
-            }
+            check_positive(key, value)?;
         }
         if !(1..=self.experts).contains(&self.experts_per_token) {
             let must_be = format!("from 1 to {experts} = {}", self.experts);

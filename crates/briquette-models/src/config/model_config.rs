@@ -28,7 +28,7 @@ use crate::{
         rope_keys::RopeKeys,
     },
     json::{parse, read_text},
-    setting::{invalid, unsupported},
+    setting::{check_positive, invalid, unsupported},
     shown::shown,
 };
 
@@ -216,9 +216,7 @@ impl ModelConfig {
             ("max_position_embeddings", context),
         ];
         for (key, value) in positive {
-            if value == 0 {
-                return Err(invalid(key, 0, "at least 1"));
-            }
+            check_positive(key, value)?;
         }
         // Lists of layers are made of this before the rest is checked.
         let most = 1 << 16;
@@ -328,9 +326,7 @@ impl ModelConfig {
     fn check(&self) -> Result<()> {
         self.check_limits()?;
         let (heads, kv_heads) = (self.num_attention_heads, self.num_key_value_heads);
-        if self.intermediate_size == 0 {
-            return Err(invalid("intermediate_size", 0, "at least 1"));
-        }
+        check_positive("intermediate_size", self.intermediate_size)?;
         if !heads.is_multiple_of(kv_heads) {
             let must_be = format!("a multiple of num_key_value_heads = {kv_heads}");
             return Err(invalid("num_attention_heads", heads, must_be));

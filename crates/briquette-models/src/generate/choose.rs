@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use briquette::ops::{all_finite, most_likely};
+use briquette_ops::{all_finite, most_likely};
 
 use crate::{Error, GenerateOptions, Result, generate::sample::Sampler};
 

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::{Int, Tensor, TensorData};
 
 use briquette::{
-    KvCache, Prompt,
-    cache::{SharedPrefill, SharedTimes},
-    policy::{PositionMode, PrefillCompression},
+    KvCache, PrefillCompression, Prompt, SharedPrefill, SharedTimes, policy::PositionMode,
 };
 
 use crate::{Error, Model, Result};

@@ -1,8 +1,4 @@
-use briquette::{
-    KvCache, Result,
-    cache::{Reconstruction, SharedPrefill},
-    position::PositionEncoding,
-};
+use briquette::{KvCache, Reconstruction, Result, SharedPrefill, position::PositionEncoding};
 use burn::tensor::Tensor;
 
 /// Receiver of a model's queries, keys and values: a [`KvCache`], or something around one that
@@ -27,6 +23,13 @@ pub trait Attend {
     fn hidden_states(&mut self, x: &Tensor<3>) {
         let _ = x;
     }
+}
+
+/// A layer, and what computes its attention.
+pub(crate) struct LayerAttention<'a> {
+    pub(crate) layer: usize,
+    pub(crate) positions: &'a dyn PositionEncoding,
+    pub(crate) attend: &'a mut dyn Attend,
 }
 
 impl Attend for KvCache {

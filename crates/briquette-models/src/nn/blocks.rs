@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use burn::{module::Module, tensor::Tensor};
 
-use briquette::{
-    ops::{GatedInput, Ops},
-    position::PositionEncoding,
-};
+use briquette::ops::Ops;
+use briquette_ops::GatedInput;
 
 use crate::{
-    Activation, Attend, Result,
+    Activation, Result,
     nn::{
+        attend::LayerAttention,
         build::Build,
         projection::{Projection, Projections},
         rms_norm::RmsNorm,
@@ -65,46 +64,43 @@ impl Attention {
         ]
     }
 
-    pub(crate) fn output_projection(&self) -> &Projection {
-        &self.o_proj
-    }
-
     /// `[batch, tokens, hidden_size]` -> the same
-    pub(crate) fn forward(
-        &self,
-        x: Tensor<3>,
-        layer: usize,
-        positions: &dyn PositionEncoding,
-        attend: &mut dyn Attend,
-    ) -> Result<Tensor<3>> {
-        attend.hidden_states(&x);
-        let mut q = split_heads(self.q_proj.forward(x.clone())?, self.head_dim);
-        let mut k = split_heads(self.k_proj.forward(x.clone())?, self.head_dim);
+    pub(crate) fn forward(&self, x: Tensor<3>, at: LayerAttention<'_>) -> Result<Tensor<3>> {
+        at.attend.hidden_states(&x);
+        let q = split_heads(self.q_proj.forward(x.clone())?, self.head_dim);
+        let k = split_heads(self.k_proj.forward(x.clone())?, self.head_dim);
         let v = split_heads(self.v_proj.forward(x)?, self.head_dim);
-        if let Some(norm) = &self.q_norm {
-            q = norm.forward(q)?;
-        }
-        if let Some(norm) = &self.k_norm {
-            k = norm.forward(k)?;
-        }
-        if let Some(scale) = self.query_scale {
-            q = q * scale;
-        }
-        let out = attend.attend(layer, q, k, v, positions)?;
-        self.o_proj.forward(merge_heads(out))
+        let norms = [&self.q_norm, &self.k_norm];
+        self.o_proj.forward(attend([q, k, v], norms, self.query_scale, at)?)
     }
+}
+
+/// Attention of queries, keys and values, `[batch, heads, tokens, head_dim]` -> `[batch, tokens,
+/// query_heads * head_dim]`. Norms are those of queries and keys.
+pub(crate) fn attend(
+    [mut q, mut k, v]: [Tensor<4>; 3],
+    [q_norm, k_norm]: [&Option<RmsNorm>; 2],
+    query_scale: Option<f64>,
+    at: LayerAttention<'_>,
+) -> Result<Tensor<3>> {
+    if let Some(norm) = q_norm {
+        q = norm.forward(q)?;
+    }
+    if let Some(norm) = k_norm {
+        k = norm.forward(k)?;
+    }
+    if let Some(scale) = query_scale {
+        q = q * scale;
+    }
+    let out = at.attend.attend(at.layer, q, k, v, at.positions)?;
+    let [batch, heads, tokens, head_dim] = out.dims();
+    Ok(out.swap_dims(1, 2).reshape([batch, tokens, heads * head_dim]))
 }
 
 /// `[batch, tokens, heads * head_dim]` -> `[batch, heads, tokens, head_dim]`
 pub(crate) fn split_heads(x: Tensor<3>, head_dim: usize) -> Tensor<4> {
     let [batch, tokens, channels] = x.dims();
     x.reshape([batch, tokens, channels / head_dim, head_dim]).swap_dims(1, 2)
-}
-
-/// `[batch, heads, tokens, head_dim]` -> `[batch, tokens, heads * head_dim]`
-pub(crate) fn merge_heads(x: Tensor<4>) -> Tensor<3> {
-    let [batch, heads, tokens, head_dim] = x.dims();
-    x.swap_dims(1, 2).reshape([batch, tokens, heads * head_dim])
 }
 
 /// A gated feed-forward network: SwiGLU or GeGLU (Shazeer, 2020).

@@ -4,13 +4,12 @@ use burn::{
     tensor::{DType, Int, Tensor},
 };
 
-use briquette::position::PositionEncoding;
-
 use crate::{
     Architecture, Attend, Result,
     architecture::{FalconLayer, GemmaLayer, falcon_norm},
     interrupt::Interrupt,
     nn::{
+        attend::LayerAttention,
         blocks::{Attention, GatedFeedForward},
         build::Build,
         embedding::Embedding,
@@ -71,7 +70,9 @@ impl Decoder {
         let mut residual = Residual::new(x);
         for (index, layer) in self.layers.iter().enumerate() {
             interrupt.check()?;
-            residual = layer.forward(residual, index, positions.of(index), attend)?;
+            let positions = positions.of(index);
+            let at = LayerAttention { layer: index, positions, attend: &mut *attend };
+            residual = layer.forward(residual, at)?;
             interrupt.count(count, index + 1, layers);
         }
         self.norm.forward(residual)
@@ -140,42 +141,32 @@ impl Layer {
     }
 
     fn projections(&mut self) -> Projections<'_> {
-        match self {
-            Self::PreNorm(inner) => {
-                let mut all = within("self_attn", inner.self_attn.projections());
-                all.extend(within("mlp", inner.mlp.projections()));
-                all
-            }
-            Self::Falcon(inner) => inner.projections(),
-            Self::Gemma(inner) => inner.projections(),
-        }
+        let (attention, mlp) = match self {
+            Self::PreNorm(inner) => (inner.self_attn.projections(), inner.mlp.projections()),
+            Self::Falcon(inner) => (inner.self_attn.projections(), inner.mlp.projections()),
+            Self::Gemma(inner) => (inner.self_attn.projections(), inner.mlp.projections()),
+        };
+        let mut all = within("self_attn", attention);
+        all.extend(within("mlp", mlp));
+        all
     }
 
     fn output_projection(&self) -> &Projection {
         match self {
             Self::PreNorm(inner) => match &inner.self_attn {
-                SelfAttention::Separate(attention) => attention.output_projection(),
-                SelfAttention::Merged(attention) => attention.output_projection(),
+                SelfAttention::Separate(attention) => &attention.o_proj,
+                SelfAttention::Merged(attention) => &attention.o_proj,
             },
-            Self::Falcon(inner) => inner.output_projection(),
-            Self::Gemma(inner) => inner.output_projection(),
+            Self::Falcon(inner) => &inner.self_attn.o_proj,
+            Self::Gemma(inner) => &inner.self_attn.o_proj,
         }
     }
 
-    fn forward(
-        &self,
-        residual: Residual,
-        layer: usize,
-        positions: &dyn PositionEncoding,
-        attend: &mut dyn Attend,
-    ) -> Result<Residual> {
+    fn forward(&self, residual: Residual, at: LayerAttention<'_>) -> Result<Residual> {
         match self {
-            Self::PreNorm(inner) => inner.forward(residual, layer, positions, attend),
-            Self::Falcon(inner) => {
-                let x = inner.forward(residual.summed(), layer, positions, attend)?;
-                Ok(Residual::new(x))
-            }
-            Self::Gemma(inner) => inner.forward(residual, layer, positions, attend),
+            Self::PreNorm(inner) => inner.forward(residual, at),
+            Self::Falcon(inner) => inner.forward(residual, at),
+            Self::Gemma(inner) => inner.forward(residual, at),
         }
     }
 
@@ -211,15 +202,9 @@ impl PreNormLayer {
         }
     }
 
-    fn forward(
-        &self,
-        residual: Residual,
-        layer: usize,
-        positions: &dyn PositionEncoding,
-        attend: &mut dyn Attend,
-    ) -> Result<Residual> {
+    fn forward(&self, residual: Residual, at: LayerAttention<'_>) -> Result<Residual> {
         let (residual, normal) = residual.normalised(&self.input_layernorm)?;
-        let residual = residual.with(self.self_attn.forward(normal, layer, positions, attend)?);
+        let residual = residual.with(self.self_attn.forward(normal, at)?);
         let (residual, normal) = residual.normalised(&self.post_attention_layernorm)?;
         Ok(residual.with(self.mlp.forward(normal)?))
     }
@@ -240,16 +225,10 @@ impl SelfAttention {
         }
     }
 
-    fn forward(
-        &self,
-        x: Tensor<3>,
-        layer: usize,
-        positions: &dyn PositionEncoding,
-        attend: &mut dyn Attend,
-    ) -> Result<Tensor<3>> {
+    fn forward(&self, x: Tensor<3>, at: LayerAttention<'_>) -> Result<Tensor<3>> {
         match self {
-            Self::Separate(attention) => attention.forward(x, layer, positions, attend),
-            Self::Merged(attention) => attention.forward(x, layer, positions, attend),
+            Self::Separate(attention) => attention.forward(x, at),
+            Self::Merged(attention) => attention.forward(x, at),
         }
     }
 

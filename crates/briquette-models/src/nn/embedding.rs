@@ -6,7 +6,8 @@ use burn::{
     tensor::{DType, Device, Int, Tensor},
 };
 
-use briquette::ops::{Ops, QuantizedMatrix};
+use briquette::ops::Ops;
+use briquette_ops::QuantizedMatrix;
 
 use crate::{
     Result,

@@ -6,7 +6,8 @@ use burn::{
     tensor::Tensor,
 };
 
-use briquette::ops::{Activation, GatedLinearInput, LinearInput, Ops, best};
+use briquette::ops::{Ops, best};
+use briquette_ops::{Activation, GatedLinearInput, LinearInput};
 
 use crate::Result;
 
@@ -15,7 +16,7 @@ use crate::Result;
 /// checkpoints does, treats it alike.
 ///
 /// Products with few rows, which a decode step has, go to a kernel that reads the weights at the
-/// device's bandwidth, see [`ModelOps::linear`](briquette::ops::ModelOps::linear); with more rows,
+/// device's bandwidth, see [`ModelOps::linear`](briquette_ops::ModelOps::linear); with more rows,
 /// or where there is no such kernel, they are Burn's own.
 #[derive(Module, Debug)]
 pub struct Linear {
@@ -42,7 +43,7 @@ impl Linear {
     }
 
     /// The same layer, with weights that are K-major in memory where its operations
-    /// [multiply faster so](briquette::ops::ModelOps::prefers_k_major).
+    /// [multiply faster so](briquette_ops::ModelOps::prefers_k_major).
     pub(crate) fn k_major(self) -> Self {
         let weight = self.weight.val();
         if !self.ops.prefers_k_major(&weight) {
@@ -94,7 +95,7 @@ pub(crate) fn multiply<const D: usize>(
 /// outputs]`.
 pub(crate) fn by_rows<const D: usize>(
     x: Tensor<D>,
-    product: impl FnOnce(Tensor<2>) -> briquette::ops::Result<Tensor<2>>,
+    product: impl FnOnce(Tensor<2>) -> briquette_ops::Result<Tensor<2>>,
 ) -> Result<Tensor<D>> {
     let mut dims = x.dims();
     let rows = dims[..D - 1].iter().product::<usize>();
@@ -105,7 +106,7 @@ pub(crate) fn by_rows<const D: usize>(
 
 #[cfg(test)]
 mod tests {
-    use briquette::ops::{AttentionOps, ClusterOps, EntryOps, MergeOps, ModelOps, SelectOps};
+    use briquette_ops::{AttentionOps, ClusterOps, EntryOps, MergeOps, ModelOps, SelectOps};
     use burn::tensor::{Device, Distribution};
 
     use super::*;

@@ -1,17 +1,18 @@
-//! Blocks with one matrix for several products of the same rows: as Phi-3 stores them, and as
-//! others are [merged](crate::Model::merge_projections) into. A decode step then hands over fewer
-//! launches.
+//! Blocks with one matrix for several products of the same rows: as Phi-3 and Falcon store them,
+//! and as others are [merged](crate::Model::merge_projections) into. A decode step then hands over
+//! fewer launches.
 
 use std::sync::Arc;
 
 use burn::{module::Module, tensor::Tensor};
 
-use briquette::{ops::Ops, position::PositionEncoding};
+use briquette::ops::Ops;
 
 use crate::{
-    Activation, Attend, Result,
+    Activation, Result,
     nn::{
-        blocks::{Attention, GatedFeedForward, merge_heads, split_heads},
+        attend::LayerAttention,
+        blocks::{Attention, GatedFeedForward, attend, split_heads},
         build::Build,
         projection::{Projection, Projections},
         rms_norm::RmsNorm,
@@ -22,7 +23,7 @@ use crate::{
 #[derive(Module, Debug)]
 pub(crate) struct MergedAttention {
     qkv_proj: Projection,
-    o_proj: Projection,
+    pub(crate) o_proj: Projection,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
     query_heads: usize,
@@ -36,9 +37,10 @@ impl MergedAttention {
         let config = build.config;
         let (query_heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
         let (hidden, head_dim) = (config.hidden_size, config.head_dim);
+        let outputs = (query_heads + 2 * kv_heads) * head_dim;
         Self {
-            qkv_proj: build.linear(hidden, (query_heads + 2 * kv_heads) * head_dim, false),
-            o_proj: build.linear(query_heads * head_dim, hidden, false),
+            qkv_proj: build.linear(hidden, outputs, config.attention_bias),
+            o_proj: build.linear(query_heads * head_dim, hidden, config.output_bias),
             q_norm: None,
             k_norm: None,
             query_heads,
@@ -52,38 +54,17 @@ impl MergedAttention {
         vec![("qkv_proj".into(), &mut self.qkv_proj), ("o_proj".into(), &mut self.o_proj)]
     }
 
-    pub(crate) fn output_projection(&self) -> &Projection {
-        &self.o_proj
-    }
-
     /// `[batch, tokens, hidden_size]` -> the same
-    pub(crate) fn forward(
-        &self,
-        x: Tensor<3>,
-        layer: usize,
-        positions: &dyn PositionEncoding,
-        attend: &mut dyn Attend,
-    ) -> Result<Tensor<3>> {
-        attend.hidden_states(&x);
+    pub(crate) fn forward(&self, x: Tensor<3>, at: LayerAttention<'_>) -> Result<Tensor<3>> {
+        at.attend.hidden_states(&x);
         let heads = split_heads(self.qkv_proj.forward(x)?, self.head_dim);
-        let mut q = heads.clone().narrow(1, 0, self.query_heads);
-        let mut k = heads.clone().narrow(1, self.query_heads, self.kv_heads);
+        let q = heads.clone().narrow(1, 0, self.query_heads);
+        let k = heads.clone().narrow(1, self.query_heads, self.kv_heads);
         let v = heads.narrow(1, self.query_heads + self.kv_heads, self.kv_heads);
-        if let Some(norm) = &self.q_norm {
-            q = norm.forward(q)?;
-        }
-        if let Some(norm) = &self.k_norm {
-            k = norm.forward(k)?;
-        }
-        if let Some(scale) = self.query_scale {
-            q = q * scale;
-        }
-        let out = attend.attend(layer, q, k, v, positions)?;
-        self.o_proj.forward(merge_heads(out))
+        let norms = [&self.q_norm, &self.k_norm];
+        self.o_proj.forward(attend([q, k, v], norms, self.query_scale, at)?)
     }
-}
 
-impl MergedAttention {
     /// The same attention, if the weights of its projections are stored alike.
     pub(crate) fn of(apart: &Attention) -> Option<Self> {
         let Attention { q_proj, k_proj, v_proj, .. } = apart;
@@ -138,9 +119,7 @@ impl MergedFeedForward {
     pub(crate) fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {
         self.down_proj.forward(self.gate_up_proj.forward_gated(x, self.activation)?)
     }
-}
 
-impl MergedFeedForward {
     /// The same network, if the weights of both sides are stored alike.
     pub(crate) fn of(apart: &GatedFeedForward) -> Option<Self> {
         let gate_up_proj = Projection::side_by_side(&[&apart.gate_proj, &apart.up_proj])?;

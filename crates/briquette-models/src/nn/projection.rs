@@ -5,7 +5,7 @@ use burn::{
     tensor::{DType, Tensor},
 };
 
-use briquette::ops::{Activation, QuantizedMatrix};
+use briquette_ops::{Activation, QuantizedMatrix};
 
 use crate::{
     Result,
@@ -98,55 +98,41 @@ impl Projection {
     /// One layer whose outputs are those of all, one behind the other. `None` if their weights are
     /// not stored alike.
     pub(crate) fn side_by_side(layers: &[&Self]) -> Option<Self> {
+        let bias = || {
+            let biases = layers.iter().map(|one| match one {
+                Self::Dense(Linear { bias, .. })
+                | Self::Quantized(QuantizedLinear { bias, .. }) => Some(bias.as_ref()?.val()),
+            });
+            joined(biases, 0)
+        };
         match layers.first()? {
-            Self::Dense(_) => {
-                let layers: Option<Vec<&Linear>> = layers.iter().map(|one| one.dense()).collect();
-                Some(Self::Dense(dense_side_by_side(&layers?)))
+            Self::Dense(first) => {
+                let weights = layers.iter().map(|one| match one {
+                    Self::Dense(inner) => Some(inner.weight.val()),
+                    Self::Quantized(_) => None,
+                });
+                let weight = joined(weights, 1)?;
+                Some(Self::Dense(Linear { weight, bias: bias(), ops: first.ops.clone() }))
             }
             Self::Quantized(first) => {
                 let weights: Option<Vec<QuantizedMatrix>> =
                     layers.iter().map(|one| one.quantized().cloned()).collect();
-                let weight = QuantizedMatrix::stacked(&weights?)?;
-                let biases: Vec<_> = layers.iter().map(|one| one.bias()).collect();
-                let bias = joined_bias(&biases);
-                let (weight, ops) = (Arc::new(weight), first.ops.clone());
+                let weight = Arc::new(QuantizedMatrix::stacked(&weights?)?);
+                let (bias, ops) = (bias(), first.ops.clone());
                 Some(Self::Quantized(QuantizedLinear { weight, bias, ops }))
             }
         }
     }
-
-    fn dense(&self) -> Option<&Linear> {
-        match self {
-            Self::Dense(inner) => Some(inner),
-            Self::Quantized(_) => None,
-        }
-    }
-
-    fn bias(&self) -> Option<&Param<Tensor<1>>> {
-        match self {
-            Self::Dense(inner) => inner.bias.as_ref(),
-            Self::Quantized(inner) => inner.bias.as_ref(),
-        }
-    }
 }
 
-fn dense_side_by_side(layers: &[&Linear]) -> Linear {
-    let weights: Vec<Tensor<2>> = layers.iter().map(|layer| layer.weight.val()).collect();
-    let device = weights[0].device();
+/// Parameters as one; `None` if any is absent.
+fn joined<const D: usize>(
+    parts: impl Iterator<Item = Option<Tensor<D>>>,
+    dimension: usize,
+) -> Option<Param<Tensor<D>>> {
+    let parts = parts.collect::<Option<Vec<_>>>()?;
+    let device = parts.first()?.device();
     // Where Burn puts weights that it loads.
-    let weight = device.memory_persistent_allocations(weights, |weights| Tensor::cat(weights, 1));
-    let biases: Vec<_> = layers.iter().map(|layer| layer.bias.as_ref()).collect();
-    Linear {
-        weight: Param::initialized(ParamId::new(), weight),
-        bias: joined_bias(&biases),
-        ops: layers[0].ops.clone(),
-    }
-}
-
-fn joined_bias(biases: &[Option<&Param<Tensor<1>>>]) -> Option<Param<Tensor<1>>> {
-    let biases: Option<Vec<Tensor<1>>> = biases.iter().map(|bias| Some((*bias)?.val())).collect();
-    let biases = biases?;
-    let device = biases.first()?.device();
-    let joined = device.memory_persistent_allocations(biases, |biases| Tensor::cat(biases, 0));
+    let joined = device.memory_persistent_allocations(parts, |parts| Tensor::cat(parts, dimension));
     Some(Param::initialized(ParamId::new(), joined))
 }

@@ -5,14 +5,15 @@ use burn::{
     tensor::Tensor,
 };
 
-use briquette::ops::{Activation, GatedInput, Ops, QuantizedLinearInput, QuantizedMatrix};
+use briquette::ops::Ops;
+use briquette_ops::{Activation, GatedInput, QuantizedLinearInput, QuantizedMatrix};
 
 use crate::{Result, nn::linear::by_rows};
 
 /// A linear layer whose weights stay quantized: [`ModelOps::quantized_linear`] reads them as they
 /// lie.
 ///
-/// [`ModelOps::quantized_linear`]: briquette::ops::ModelOps::quantized_linear
+/// [`ModelOps::quantized_linear`]: briquette_ops::ModelOps::quantized_linear
 #[derive(Module, Debug)]
 pub(crate) struct QuantizedLinear {
     /// `[outputs, inputs]`

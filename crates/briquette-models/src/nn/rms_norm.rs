@@ -5,7 +5,8 @@ use burn::{
     tensor::Tensor,
 };
 
-use briquette::ops::{Ops, RmsNormInput};
+use briquette::ops::Ops;
+use briquette_ops::RmsNormInput;
 
 use crate::Result;
 

@@ -1,10 +1,44 @@
 //! The memory of a test.
 
-use std::{env, fs, process::Command};
+use std::{cell::Cell, env, fs, process::Command};
+
+use proptest::{
+    prelude::*,
+    test_runner::{RngAlgorithm, TestRng, TestRunner},
+};
+
+/// Draws so many inputs for the one test of this name, in a process of its own that must not hold
+/// `most` MiB. `run` says whether an input was taken or refused: there must be some of both.
+pub(crate) fn bounded<S: Strategy>(
+    test: &str,
+    (cases, most): (u32, usize),
+    inputs: S,
+    run: impl Fn(S::Value) -> bool,
+) {
+    if !alone(test) {
+        return;
+    }
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let [taken, refused] = [(); 2].map(|()| Cell::new(0_u32));
+    let ran = TestRunner::new_with_rng(config, rng).run(&inputs, |input| {
+        let count = if run(input) { &taken } else { &refused };
+        count.set(count.get() + 1);
+        if let Some(found) = most_held() {
+            prop_assert!(found < most, "{found} MiB");
+        }
+        Ok(())
+    });
+    if let Err(error) = ran {
+        panic!("{error}");
+    }
+    let (taken, refused) = (taken.get(), refused.get());
+    assert!(taken > 20 && refused > 20, "{taken} taken, {refused} refused");
+}
 
 /// Whether this process runs the one test of this name. If not, it runs it in a process of its own,
 /// whose memory nobody else adds to.
-pub(crate) fn alone(test: &str) -> bool {
+fn alone(test: &str) -> bool {
     const CHILD: &str = "BRIQUETTE_TEST_ALONE";
     if env::var_os(CHILD).is_some() {
         return true;
@@ -20,7 +54,7 @@ pub(crate) fn alone(test: &str) -> bool {
 }
 
 /// The most memory that this process has held, in MiB, where the system says it.
-pub(crate) fn most() -> Option<usize> {
+fn most_held() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|kib| kib >> 10)

@@ -6,7 +6,12 @@ use super::{
     prefill::AttentionInput,
     sparse::SparseAttentionInput,
 };
-use crate::error::{OpError, Result};
+use crate::{
+    error::{OpError, Result},
+    host::HostInput,
+};
+
+const NAME: &str = "closest patterns";
 
 /// Prompts for which the numbers of MInference's candidates are meant, in tokens.
 const FULL_LENGTH: usize = 32_768;
@@ -43,26 +48,18 @@ pub fn closest_patterns(
     input: AttentionInput,
     candidates: &[HeadPattern],
 ) -> Result<Vec<HeadPattern>> {
-    let Some(&first) = candidates.first() else {
-        return Err(OpError::Value {
-            operation: "closest patterns",
-            what: "candidates",
-            found: 0,
-            expected: "at least 1".into(),
-        });
-    };
+    let found = candidates.len();
+    OpError::check_value(NAME, "candidates", found, found > 0, "at least 1")?;
     let heads = input.queries.dims()[1];
     let dense = ops.attention(input.clone())?.output.cast(DType::F32);
-    let mut best = vec![(f32::INFINITY, first); heads];
+    let mut best = vec![(f32::INFINITY, candidates[0]); heads];
     for &pattern in candidates {
         let patterns = vec![pattern; heads];
         let sparse =
             ops.sparse_attention(SparseAttentionInput { attention: input.clone(), patterns })?;
         let difference = (sparse.output.cast(DType::F32) - dense.clone()).square();
         let of_heads = difference.sum_dim(3).sum_dim(2).sum_dim(0).reshape([heads]);
-        let of_heads = of_heads.try_into_vec_as::<f32>();
-        let of_heads = of_heads.map_err(|error| OpError::failed("closest patterns", error))?;
-        for (best, distance) in best.iter_mut().zip(of_heads) {
+        for (best, distance) in best.iter_mut().zip(HostInput(NAME).floats(&of_heads)?) {
             if distance < best.0 {
                 *best = (distance, pattern);
             }

@@ -10,10 +10,7 @@ use super::{
     tiles::SparseTiles,
     weights::INVISIBLE,
 };
-use crate::{
-    error::{OpError, Result},
-    product::product,
-};
+use crate::{error::Result, host::HostInput, product::product};
 
 /// Attention over a prompt in which each query head computes a part of its weights.
 #[derive(Clone, Debug)]
@@ -29,9 +26,10 @@ impl SparseAttentionInput {
     /// kernel reads.
     ///
     /// # Errors
-    /// [`OpError::Shape`] if there are not as many patterns as query heads, [`OpError::Value`] if
-    /// the numbers of a pattern break its conditions ([`HeadPattern::breaks`]),
-    /// [`OpError::Execution`] if the device failed.
+    /// [`OpError::Shape`](crate::OpError::Shape) if there are not as many patterns as query heads,
+    /// [`OpError::Value`](crate::OpError::Value) if the numbers of a pattern break its conditions
+    /// ([`HeadPattern::breaks`]), [`OpError::Execution`](crate::OpError::Execution) if the device
+    /// failed.
     pub fn tiles(&self) -> Result<SparseTiles> {
         let (places, masks) = self.masks()?;
         Ok(SparseTiles::new(&places, &masks))
@@ -41,22 +39,11 @@ impl SparseAttentionInput {
     fn masks(&self) -> Result<(Places, Vec<SparsityMask>)> {
         let Self { attention, patterns } = self;
         let heads = attention.queries.dims()[1];
-        if patterns.len() != heads {
-            return Err(OpError::Shape {
-                operation: "sparse attention",
-                tensor: "patterns",
-                found: vec![patterns.len()],
-                expected: vec![heads],
-            });
-        }
+        let input = HostInput("sparse attention");
+        input.shape("patterns", [patterns.len()], [heads])?;
         for (head, pattern) in patterns.iter().enumerate() {
             if let Some(expected) = pattern.breaks() {
-                return Err(OpError::Value {
-                    operation: "sparse attention",
-                    what: "the head whose pattern cannot be",
-                    found: head,
-                    expected: expected.into(),
-                });
+                input.value("the head whose pattern cannot be", head, false, expected)?;
             }
         }
         let places = Places::of(attention)?;

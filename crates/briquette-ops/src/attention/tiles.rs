@@ -4,12 +4,6 @@ use std::ops::Range;
 
 use super::{estimate::Places, sparsity_mask::SparsityMask};
 
-/// Queries of a tile.
-const QUERIES: usize = 128;
-/// Keys of a tile.
-const KEYS: usize = 32;
-/// Tokens of a block, by position: the larger blocks of a pattern are several of these.
-const BLOCK: usize = 64;
 /// Bits of a word.
 const BITS: usize = 32;
 
@@ -56,11 +50,11 @@ pub struct SparseMap {
 
 impl SparseTiles {
     /// Queries of a tile.
-    pub const QUERIES: usize = QUERIES;
+    pub const QUERIES: usize = 128;
     /// Keys of a tile.
-    pub const KEYS: usize = KEYS;
-    /// Tokens of a block.
-    pub const BLOCK: usize = BLOCK;
+    pub const KEYS: usize = 32;
+    /// Tokens of a block, by position: the larger blocks of a pattern are several of these.
+    pub const BLOCK: usize = 64;
 
     /// The tiles and bits of `masks`, one per batch row and query head, `[batch · query_heads]`.
     pub(super) fn new(places: &Places, masks: &[SparsityMask]) -> Self {
@@ -69,8 +63,8 @@ impl SparseTiles {
         let group = masks.len() / places.entries.len();
         let entries = places.entries[0].len();
         let end = places.end();
-        let first_block = places.start() / BLOCK;
-        let blocks = end.div_ceil(BLOCK);
+        let first_block = places.start() / Self::BLOCK;
+        let blocks = end.div_ceil(Self::BLOCK);
         let distances = entries.div_ceil(BITS);
         let pairs = distances + end.div_ceil(BITS);
         let words = pairs + ((blocks - first_block.min(blocks)) * blocks).div_ceil(BITS);
@@ -86,7 +80,7 @@ impl SparseTiles {
             if let SparsityMask::Blocks { size, from, width, visible } = mask {
                 for query in first_block..blocks {
                     for entry in 0..=query {
-                        let of_head = |block: usize| block * BLOCK / size;
+                        let of_head = |block: usize| block * Self::BLOCK / size;
                         if visible[(of_head(query) - from) * width + of_head(entry)] {
                             set(pairs * BITS + (query - first_block) * blocks + entry);
                         }
@@ -95,9 +89,9 @@ impl SparseTiles {
             }
         }
         let of_entries: Vec<Vec<Option<Span>>> =
-            places.entries.iter().map(|positions| spans(positions, KEYS)).collect();
+            places.entries.iter().map(|positions| spans(positions, Self::KEYS)).collect();
         let of_queries: Vec<Vec<Option<Span>>> =
-            places.queries.iter().map(|positions| spans(positions, QUERIES)).collect();
+            places.queries.iter().map(|positions| spans(positions, Self::QUERIES)).collect();
         let mut lists = Vec::new();
         for (head, mask) in masks.iter().enumerate() {
             let sums = Sums::of(mask, &places.entries[head / group], end);
@@ -209,6 +203,10 @@ impl<'a> Sums<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const QUERIES: usize = SparseTiles::QUERIES;
+    const KEYS: usize = SparseTiles::KEYS;
+    const BLOCK: usize = SparseTiles::BLOCK;
 
     /// Whether a kernel that reads the lists and the bits lets the query see the entry of the
     /// column.

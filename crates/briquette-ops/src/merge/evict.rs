@@ -6,8 +6,9 @@ use super::ema::{self, EmaInput};
 use crate::{
     constant::{constant_ints, counting},
     entries::AttentionStatistics,
-    error::{OpError, Result},
+    error::Result,
     evict_limits::EvictLimits,
+    host::HostInput,
     product::{Precision, product},
     unit::unit,
 };
@@ -159,15 +160,14 @@ impl Place {
         let dims = input.scores.dims();
         let [batch, heads, all] = dims;
         let device = input.scores.device();
-        let failed = |error| OpError::failed("evict", error);
+        let host = HostInput("evict");
         let positions = match &input.rows {
             SlotRows::Dense { .. } => input.positions.clone().narrow(2, 0, all),
             SlotRows::Ragged { new_positions, .. } => {
                 Tensor::cat(vec![input.positions.clone(), new_positions.clone()], 2)
             }
         };
-        let scores: Vec<f32> = input.scores.clone().try_into_vec_as().map_err(failed)?;
-        let tokens: Vec<i64> = positions.clone().try_into_vec_as().map_err(failed)?;
+        let (scores, tokens) = (host.floats(&input.scores)?, host.ints(&positions)?);
         let of_head = |(head, (scores, tokens)): (usize, (&[f32], &[i64]))| {
             let first = all - input.tokens(head);
             let free = (first..all).rev().find(|&column| tokens[column] < 0);

@@ -3,6 +3,7 @@ use burn::tensor::Tensor;
 use crate::{
     entries::{Selection, Split},
     error::{OpError, Result},
+    host::HostInput,
 };
 
 /// Scores of entries, and how many entries to keep. Slices have one number per batch row and kv
@@ -53,8 +54,7 @@ pub(super) fn split(input: SelectInput<'_>) -> Result<Split> {
 fn lists(input: SelectInput<'_>) -> Result<Vec<Vec<usize>>> {
     let SelectInput { scores, lengths, keep, sinks, recent, check: _ } = input;
     let entries = scores.dims()[2];
-    let scores = scores.clone().try_into_vec_as::<f32>();
-    let scores: Vec<f32> = scores.map_err(|error| OpError::failed("select", error))?;
+    let scores = HostInput("select").floats(scores)?;
     let mut lists: Vec<Vec<usize>> = Vec::with_capacity(lengths.len());
     for (head, scores) in scores.chunks(entries).enumerate() {
         let columns: Vec<usize> = (entries - lengths[head]..entries).collect();

@@ -71,16 +71,10 @@ impl Pool {
                     ceil_mode: false,
                 },
             ),
-            PoolKind::Max => max_pool1d(
-                scores,
-                MaxPoolOptions {
-                    kernel_size: [self.kernel],
-                    stride: [1],
-                    padding: [(padding, padding)],
-                    dilation: [1],
-                    ceil_mode: false,
-                },
-            ),
+            PoolKind::Max => {
+                let options = MaxPoolOptions::new([self.kernel]).with_stride([1]);
+                max_pool1d(scores, options.with_padding([padding]))
+            }
         }
     }
 

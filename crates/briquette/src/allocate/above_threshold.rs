@@ -39,17 +39,13 @@ impl Allocator for AboveThreshold {
     }
 
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
-        let scores = view.scores(self.name())?.clone();
-        let columns = scores.dims()[2];
-        let scores = scores.try_into_vec_as::<f32>()?;
+        let scores = view.scores(self.name())?.clone().try_into_vec_as::<f32>()?;
         let of_head = |(index, &held): (usize, &usize)| {
             let budget = view.budget[index / view.shape.kv_heads];
-            let own = &scores[index * columns..][columns - held..columns];
-            let sinks = view.protect.sinks.min(held);
-            let end = held.saturating_sub(view.protect.recent_tokens(budget)).max(sinks);
-            let above = own[sinks..end].iter().filter(|&&it| f64::from(it) >= self.threshold);
-            (above.count() + held - (end - sinks)).min(budget).max(1)
+            let own = view.unprotected(&scores, index, budget);
+            let above = own.iter().filter(|&&it| f64::from(it) >= self.threshold);
+            (above.count() + held - own.len()).min(budget).max(1)
         };
-        Ok(Allocation::Heads(view.held.iter().enumerate().map(of_head).collect()))
+        Ok(Allocation::Heads(view.lengths.iter().enumerate().map(of_head).collect()))
     }
 }

@@ -57,17 +57,11 @@ impl Allocator for Composite {
 
 /// Composite tokens of a layer, without its protected entries.
 fn layer(view: &LayerView<'_>, scores: &[f32], row: usize) -> Layer {
-    let columns = view.positions().dims()[2];
     let heads = view.shape.kv_heads;
-    let recent = view.protect.recent_tokens(view.budget[row]);
     let (mut sums, mut sure) = (Vec::new(), 0);
     for head in row * heads..(row + 1) * heads {
-        let held = view.held[head];
-        let own = &scores[(head + 1) * columns - held..][..held];
-        let first = view.protect.sinks.min(held);
-        let last = held.saturating_sub(recent).max(first);
-        let mut own = own[first..last].to_vec();
-        sure = sure.max(held - own.len());
+        let mut own = view.unprotected(scores, head, view.budget[row]).to_vec();
+        sure = sure.max(view.lengths[head] - own.len());
         own.sort_unstable_by(|a, b| b.total_cmp(a));
         sums.resize(sums.len().max(own.len()), 0.0);
         for (sum, score) in sums.iter_mut().zip(own) {

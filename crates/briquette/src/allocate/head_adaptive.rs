@@ -85,13 +85,12 @@ impl Allocator for HeadAdaptive {
             None => view.scores(self.name())?.clone(),
             Some(by) => by.score(view)?,
         };
-        let columns = scores.dims()[2];
         let scores = scores.try_into_vec_as::<f32>()?;
         let budgets = match &self.layers {
             None => view.budget.to_vec(),
             Some(layers) => layers.of_rows(view, self.name())?,
         };
-        let mut keep = Vec::with_capacity(view.held.len());
+        let mut keep = Vec::with_capacity(view.lengths.len());
         for (row, budget) in budgets.into_iter().enumerate() {
             let protected = view.protected(budget);
             // No head is left with nothing.
@@ -102,13 +101,9 @@ impl Allocator for HeadAdaptive {
             let mut of_heads = vec![protected; heads];
             let mut pool: Vec<(f32, usize, usize)> = Vec::new();
             for (head, sure) in of_heads.iter_mut().enumerate() {
-                let index = row * heads + head;
-                let held = view.held[index];
-                let first = (columns - held + view.protect.sinks).min(columns);
-                let last = columns.saturating_sub(view.protect.recent_tokens(budget)).max(first);
-                let scores = &scores[index * columns..][..columns];
+                let own = view.unprotected(&scores, row * heads + head, budget).iter().enumerate();
                 let mut own: Vec<(f32, usize, usize)> =
-                    (first..last).map(|entry| (scores[entry], head, entry)).collect();
+                    own.map(|(entry, &score)| (score, head, entry)).collect();
                 own.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
                 let guaranteed = floor.min(own.len());
                 *sure += guaranteed;

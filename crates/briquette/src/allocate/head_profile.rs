@@ -42,7 +42,7 @@ impl Allocator for HeadProfile {
         let CacheShape { layers, kv_heads, .. } = view.shape;
         let all = layers * kv_heads;
         let importance = self.importance(view.profile(self.name())?, view.shape);
-        let mut keep = Vec::with_capacity(view.held.len());
+        let mut keep = Vec::with_capacity(view.lengths.len());
         for (row, &budget) in view.budget.iter().enumerate() {
             let protected = view.protected(budget);
             let even = budget.saturating_sub(protected);

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Allocation, Allocator};
-use crate::{Error, LayerView, Result, check};
+use crate::{LayerView, Result, check};
 
 /// Layer budgets as given shares of the tokens seen: PerLayerCompressionPress of kvpress. The
 /// policy's budget does not matter.
@@ -29,11 +29,8 @@ impl Allocator for LayerRatios {
         let (given, layers) = (self.ratios.len(), view.shape.layers);
         let ratio = self.ratios.get(view.layer).filter(|_| given == layers);
         let Some(ratio) = ratio else {
-            return Err(Error::InvalidParameter {
-                parameter: "allocate.ratios",
-                value: format!("{given} numbers"),
-                must_be: format!("one for each of {layers} layers"),
-            });
+            let must_be = format!("one for each of {layers} layers");
+            return check::refuse("allocate.ratios", format!("{given} numbers"), must_be);
         };
         let least = view.protect.least().max(1);
         let keep = |seen: &usize| ((*seen as f64 * ratio) as usize).max(least);

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator};
 use crate::{
     LayerView, Result, check,
-    score::{AttentionRequest, Wanted},
+    score::{AttentionRequest, Moments},
 };
 
 /// Applies the budget to lazy layers only, which attend to the first and last tokens anyway, and
@@ -46,13 +46,13 @@ impl Allocator for LazyLayers {
     }
 
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
-        let weights = view.moments(self.window, Wanted::default(), self.name())?.own_mean();
+        let weights = view.moments(self.window, Moments::default(), self.name())?.own_mean();
         let weights = view.layer_mean(weights).narrow(1, 0, 1);
         let columns = weights.dims()[2];
         let weights = weights.try_into_vec_as::<f32>()?;
         let of_row = |row: usize| {
             let heads = view.shape.kv_heads;
-            let held = view.held[row * heads..][..heads].iter().copied().max().unwrap_or(0);
+            let held = view.lengths[row * heads..][..heads].iter().copied().max().unwrap_or(0);
             let sinks = view.protect.sinks;
             let recent = view.budget[row].saturating_sub(sinks).saturating_add(self.window);
             let window = view.window_queries[row].min(self.window);

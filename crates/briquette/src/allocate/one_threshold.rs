@@ -67,15 +67,9 @@ impl Allocator for OneThreshold {
 
 /// Scores of the entries of a head that are not protected.
 fn of_head(view: &LayerView<'_>, scores: &[f32], row: usize, head: usize) -> Head {
-    let columns = view.positions().dims()[2];
     let index = row * view.shape.kv_heads + head;
-    let held = view.held[index];
-    let budget = view.budget[row];
-    let first = (columns - held + view.protect.sinks).min(columns);
-    let last = columns.saturating_sub(view.protect.recent_tokens(budget)).max(first);
-    let own = &scores[index * columns..][..columns];
-    let mut scores = own[first..last].to_vec();
-    let mut sure = held - scores.len();
+    let mut scores = view.unprotected(scores, index, view.budget[row]).to_vec();
+    let mut sure = view.lengths[index] - scores.len();
     if sure == 0 && !scores.is_empty() {
         // No head is left with nothing.
         let best =

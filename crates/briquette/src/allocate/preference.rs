@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator, apportion::apportion};
 use crate::{
     LayerView, Result, check,
-    score::{AttentionRequest, Wanted},
+    score::{AttentionRequest, Moments},
     view::Bounds,
 };
 
@@ -59,7 +59,7 @@ impl Allocator for Preference {
     fn measure(&self, view: &LayerView<'_>) -> Result<Vec<f64>> {
         let rows = view.seen.len();
         let before = view.positions().dims()[2].saturating_sub(self.window);
-        let wanted = Wanted { variance: true, entropy: true };
+        let wanted = Moments { variance: true, entropy: true };
         let moments = view.moments(self.window, wanted, self.name())?;
         let (Some(entropy), Some(variance)) = (moments.entropy(), moments.variance()) else {
             return Ok(vec![0.0; rows]);

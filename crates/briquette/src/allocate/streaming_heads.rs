@@ -52,21 +52,19 @@ impl Allocator for StreamingHeads {
                 rank[head] = place;
             }
         }
-        let mut keep = Vec::with_capacity(view.held.len());
+        let mut keep = Vec::with_capacity(view.lengths.len());
         for (row, &budget) in view.budget.iter().enumerate() {
             let (seen, streams) = (view.seen[row], self.tokens.min(budget).max(1));
             let whole = match seen.checked_sub(streams) {
                 None | Some(0) => layers * heads,
                 Some(more) => (budget - streams.min(budget)) * layers * heads / more,
             };
-            let held = &view.held[row * heads..][..heads];
-            keep.extend(
-                rank.iter().zip(held).map(
-                    |(&rank, &held)| {
-                        if rank < whole { held.max(1) } else { streams }
-                    },
-                ),
-            );
+            let held = &view.lengths[row * heads..][..heads];
+            let of_head = |(&rank, &held): (&usize, &usize)| match rank < whole {
+                true => held.max(1),
+                false => streams,
+            };
+            keep.extend(rank.iter().zip(held).map(of_head));
         }
         Ok(Allocation::Heads(keep))
     }

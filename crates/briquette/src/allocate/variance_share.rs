@@ -24,6 +24,7 @@ pub struct VarianceShare {
 /// Functions from densities F to shares of the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Share {
     /// Proportional to exp(−F).
     #[default]
@@ -70,7 +71,7 @@ impl Allocator for VarianceShare {
                 .chunks(columns)
                 .enumerate()
                 .map(|(head, sums)| {
-                    let held = view.held[row * kv_heads + head / group];
+                    let held = view.lengths[row * kv_heads + head / group];
                     let head = &sums[columns - held..];
                     // A row that has received nothing but padding has no variance.
                     let own = held.max(1) as f64;

@@ -15,6 +15,7 @@ pub struct Protect {
 /// Number of last tokens that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Recent {
     /// A number of tokens.
     Tokens(usize),

@@ -17,7 +17,7 @@ impl Budget {
     /// [`Error::InvalidParameter`] for a ratio outside `0 ≤ r < 1`.
     pub fn of_compression_ratio(ratio: f64) -> Result<Self> {
         if !(0.0..1.0).contains(&ratio) {
-            check::refuse("compression_ratio", ratio, "at least 0, below 1")?;
+            return check::refuse("compression_ratio", ratio, "at least 0, below 1");
         }
         // 1 - 0.9 has other last digits than 0.1.
         Ok(Self::Ratio(((1.0 - ratio) * 1e12).round() / 1e12))

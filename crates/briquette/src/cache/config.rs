@@ -9,6 +9,7 @@ use crate::{
 
 /// The settings a cache needs beyond the model's shape and the policy.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CacheConfig {
     /// The type keys and values are held in: f32, f16 or bf16. Queries, keys and values may come in
     /// another; scores and sums are always f32.
@@ -52,6 +53,7 @@ impl Default for CacheConfig {
 ///
 /// Scores that are selected on the host are always checked, since they are there already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum InputCheck {
     /// In every call.
     Always,
@@ -166,11 +168,9 @@ impl CacheConfig {
         }
         self.capacity.map_or(Ok(()), |capacity| check::columns("capacity", capacity))?;
         match self.softmax_scale {
-            Some(scale) if !(scale.is_finite() && scale > 0.0) => Err(Error::InvalidParameter {
-                parameter: "softmax_scale",
-                value: scale.to_string(),
-                must_be: "a positive number".into(),
-            }),
+            Some(scale) if !(scale.is_finite() && scale > 0.0) => {
+                check::refuse("softmax_scale", scale, "a positive number")
+            }
             _ => Ok(()),
         }
     }

@@ -2,8 +2,8 @@ use burn::tensor::Device;
 
 use super::{CacheConfig, shared_attention::SharedAttention};
 use crate::{
-    CacheShape, LayerView, Policy, cache::Entries, device::Rows, position::PositionEncoding,
-    stage::AttentionRequest, view::Measures,
+    CacheShape, LayerView, Policy, device::Rows, ops::Entries, position::PositionEncoding,
+    stage::AttentionRequest, store::StoreOptions, view::Measures,
 };
 
 /// Settings and tensors that the layers of a cache share in one call.
@@ -14,7 +14,6 @@ pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     pub(super) config: &'a CacheConfig,
     pub(super) device: &'a Device,
-    /// The layout of rows on the device.
     pub(super) rows: Rows,
     pub(super) encoding: &'a dyn PositionEncoding,
     /// Minimum number of positions that encoding tables cover.
@@ -28,16 +27,30 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// The factor query-key products are multiplied by.
     pub(super) fn scale(&self) -> f64 {
         self.config.scale(self.shape)
+    }
+
+    /// What the layer's store of `batch` rows is built with.
+    pub(super) fn store_options(&self, batch: usize) -> StoreOptions {
+        let Self { layer, shape, config, device, rows, observes, .. } = *self;
+        StoreOptions {
+            layer,
+            shape,
+            batch,
+            dtype: config.dtype,
+            observes,
+            device: device.clone(),
+            rows,
+            ops: config.ops.clone(),
+        }
     }
 
     /// The stages' view of a layer, without its window, scores and state.
     pub(super) fn view(
         &self,
         entries: &'a Entries,
-        held: &'a [usize],
+        lengths: &'a [usize],
         seen: &'a [usize],
         budget: &'a [usize],
         prompt: bool,
@@ -47,7 +60,7 @@ impl<'a> Context<'a> {
             layer,
             shape,
             entries,
-            held,
+            lengths,
             seen,
             budget,
             protect: policy.protect(),

@@ -3,13 +3,17 @@
 use burn::tensor::Device;
 
 use super::{
-    Entries, KvCache,
+    KvCache,
     call::{compress::kept_per_head, in_place::grows},
     context::Context,
     growth::{Growth, GrowthStep},
     layer::LayerCache,
 };
-use crate::{Policy, Result, device::Rows, ops::EvictLimits};
+use crate::{
+    Policy, Result,
+    device::Rows,
+    ops::{Entries, EvictLimits},
+};
 
 /// Maximum number of heads times tokens that are computed for a layer at a time.
 const MOST: usize = 1 << 17;

@@ -1,7 +1,7 @@
 //! One cache for many questions.
 
 use super::{KvCache, ceiling, kv_cache::measures_of, layer::LayerCache, progress::Progress};
-use crate::{Error, Policy, Result, prefix::PrefixError, view::Measure};
+use crate::{Policy, Result, check, prefix::PrefixError, view::Measure};
 
 impl KvCache {
     /// Returns an independent copy of the cache, to continue it in another way.
@@ -21,13 +21,12 @@ impl KvCache {
     /// entries, which are held row by row, are copied.
     ///
     /// # Errors
-    /// [`Error::Prefix`] if it does not hold one row, [`Error::PromptUnfinished`],
-    /// [`Error::InvalidParameter`] for no rows, or [`Error::MemoryCeiling`].
+    /// [`Error::Prefix`](crate::Error::Prefix) if it does not hold one row,
+    /// [`Error::PromptUnfinished`](crate::Error::PromptUnfinished),
+    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter) for no rows, or
+    /// [`Error::MemoryCeiling`](crate::Error::MemoryCeiling).
     pub fn fork_rows(&self, rows: usize) -> Result<Self> {
-        if rows == 0 {
-            let must_be = "at least 1".into();
-            return Err(Error::InvalidParameter { parameter: "rows", value: "0".into(), must_be });
-        }
+        check::count("rows", rows)?;
         if self.batch != Some(1) {
             return Err(PrefixError::Rows { rows: self.batch.unwrap_or(0) }.into());
         }

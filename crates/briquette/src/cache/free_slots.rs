@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 
 use super::{
-    Entries, KvCache,
+    KvCache,
     call::{
         in_place::{evicts_in_place, grows},
         working_set::last_columns,
@@ -14,7 +14,7 @@ use super::{
     growth::Growth,
     layer::LayerCache,
 };
-use crate::{Result, columns::behind_zeros, store::SlotStore};
+use crate::{Result, columns::behind_zeros, ops::Entries, store::SlotStore};
 
 impl KvCache {
     /// Number of tokens until a head that may keep more has no free slot, or else until no slot is

@@ -2,10 +2,10 @@
 
 use burn::tensor::{Device, Tensor};
 
-use super::{CacheConfig, Entries, KvCache, call::compress::distinct, layer::LayerCache};
+use super::{CacheConfig, KvCache, call::compress::distinct, layer::LayerCache};
 use crate::{
     CacheShape, Error, Policy, Result,
-    ops::{Fallback, expand_clusters},
+    ops::{Entries, Fallback, expand_clusters},
 };
 
 impl KvCache {
@@ -60,7 +60,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`].
     pub fn layer_measure(&self, layer: usize) -> Result<Option<Vec<f64>>> {
-        Ok(self.layer(layer)?.measure().map(|measure| measure.of_rows.clone()))
+        Ok(self.layer(layer)?.measure.as_ref().map(|measure| measure.of_rows.clone()))
     }
 
     /// The state of a layer's reducer, `[batch, numbers]` (D2O: the threshold of each row); `None`
@@ -69,7 +69,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`].
     pub fn reducer_state(&self, layer: usize) -> Result<Option<Tensor<2>>> {
-        Ok(self.layer(layer)?.state().cloned())
+        Ok(self.layer(layer)?.state.as_deref().cloned())
     }
 
     /// The positions a layer keeps, ascending: `[batch][kv_head][entry]`. Reads from the device.

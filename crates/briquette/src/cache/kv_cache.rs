@@ -12,7 +12,7 @@ use super::{
     context::Context,
     layer::LayerCache,
     progress::InputSpan,
-    rollback::ActiveStep,
+    rollback::ActiveTransaction,
     shared_attention::SharedAttention,
 };
 use crate::{
@@ -48,7 +48,7 @@ pub struct KvCache {
     /// Whether queries and keys of the last call came rotated.
     pub(super) rotated: bool,
     /// The state that a failed step restores.
-    pub(super) active_step: ActiveStep,
+    pub(super) active_transaction: ActiveTransaction,
 }
 
 impl KvCache {
@@ -99,7 +99,7 @@ impl KvCache {
             reach: 0,
             max_positions: None,
             rotated: false,
-            active_step: ActiveStep::default(),
+            active_transaction: ActiveTransaction::default(),
         })
     }
 
@@ -125,7 +125,7 @@ impl KvCache {
             }
         }
         for layer in &mut self.layers {
-            layer.begin(prompt.clone());
+            layer.progress.begin(prompt.clone());
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ impl KvCache {
             return self.attend_to(layer, new, encoding, shared);
         }
         let held = self.bytes_held();
-        self.step(|cache| {
+        self.transaction(|cache| {
             let output = cache.attend_to(layer, new, encoding, shared)?;
             // A store may take more than could be told ahead.
             ceiling::check(cache.config.memory_ceiling, held, cache.bytes_held())?;
@@ -220,7 +220,16 @@ impl KvCache {
 
         let held = self.config.memory_ceiling.map(|_| self.bytes_held());
         let Self {
-            shape, policy, config, device, rows, layers, measures, reach, active_step, ..
+            shape,
+            policy,
+            config,
+            device,
+            rows,
+            layers,
+            measures,
+            reach,
+            active_transaction,
+            ..
         } = self;
         let context = Context {
             layer,
@@ -255,7 +264,7 @@ impl KvCache {
                 return Err(error);
             }
         };
-        if let Some(rollback) = active_step.rollback() {
+        if let Some(rollback) = active_transaction.rollback() {
             rollback.remember(layer, || layers[layer].before_call(context, &input, &guard));
             for (other, _) in &others {
                 rollback.remember(*other, || layers[*other].clone());
@@ -276,7 +285,7 @@ impl KvCache {
 
     /// Forgets everything; the next batch may have another size.
     pub fn reset(&mut self) {
-        if let Some(rollback) = self.active_step.rollback() {
+        if let Some(rollback) = self.active_transaction.rollback() {
             rollback.remember_all(&self.layers);
         }
         let observes = self.policy.observes();
@@ -310,7 +319,6 @@ impl KvCache {
     }
 }
 
-/// The measures of the layers.
 pub(super) fn measures_of(layers: &[LayerCache]) -> Arc<Measures> {
-    Arc::new(Measures::new(layers.iter().map(|layer| layer.measure().cloned()).collect()))
+    Arc::new(Measures::new(layers.iter().map(|layer| layer.measure.clone()).collect()))
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    Entries, Prompt,
     call::{
         append::append,
         attend::{attend, key_encoding},
@@ -26,7 +25,7 @@ use super::{
 use crate::{
     LayerView, Result,
     device::{Rows, buffer_bytes},
-    ops::AttentionOutput,
+    ops::{AttentionOutput, Entries},
     reduce::Reduced,
     stage::AttentionRequest,
     store::Store,
@@ -44,7 +43,6 @@ pub(super) struct LayerCache {
     pub(super) held: Vec<usize>,
     /// The allocator's measure at the last prompt, per batch row.
     pub(super) measure: Option<Measure>,
-    /// The state of the reducer.
     pub(super) state: Option<Box<Tensor<2>>>,
     /// Entries that each head may keep, per batch row and kv head; `None` before a decoded token
     /// was compressed.
@@ -78,28 +76,12 @@ impl LayerCache {
         &self.progress
     }
 
-    pub(super) fn begin(&mut self, prompt: Prompt) {
-        self.progress.begin(prompt);
-    }
-
     pub(super) fn held(&self) -> &[usize] {
         &self.held
     }
 
-    pub(super) fn measure(&self) -> Option<&Measure> {
-        self.measure.as_ref()
-    }
-
-    pub(super) fn state(&self) -> Option<&Tensor<2>> {
-        self.state.as_deref()
-    }
-
-    pub(super) fn snapshot(&self) -> Option<&Snapshot> {
-        self.snapshot.as_deref()
-    }
-
     pub(super) fn bytes(&self, rows: Rows) -> usize {
-        let snapshot = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes(rows));
+        let snapshot = self.snapshot.as_ref().map_or(0, |it| buffer_bytes(&it.scores, rows));
         let state = self.state.as_ref().map_or(0, |state| buffer_bytes(state, rows));
         self.store.as_ref().map_or(0, |store| store.bytes())
             + self.window.bytes(rows)
@@ -157,7 +139,6 @@ impl LayerCache {
         StoreGuard::new(self.store.take(), context, batch)
     }
 
-    /// Undoes a call that failed.
     pub(super) fn abort(&mut self, guard: StoreGuard) {
         self.store = guard.undone();
     }
@@ -231,7 +212,7 @@ impl LayerCache {
                 window_queries: &self.window.own(&input.arrived),
                 queries: queries.as_ref(),
                 encoded: Some(&encoded),
-                state: self.state(),
+                state: self.state.as_deref(),
                 ..context.view(&entries, &input.held, seen, budget, phase.is_prompt())
             };
             findings = compress(context.policy, view, &input.arrived, due)?;
@@ -287,7 +268,7 @@ impl LayerCache {
             window: window.as_ref(),
             window_queries: &self.window.own(&input.arrived),
             encoded: Some(&encoded(context, input, encode)),
-            state: self.state(),
+            state: self.state.as_deref(),
             ..context.view(&entries, &input.held, input.span.seen(), budget, false)
         };
         let eviction = Box::new(eviction(context.policy, &view, &counts)?);
@@ -381,10 +362,5 @@ impl LayerCache {
         layer.held = counts;
         layer.state = state.map(Box::new).or(layer.state);
         Ok(layer)
-    }
-
-    /// Forgets the snapshot when all layers of a prompt have arrived.
-    pub(super) fn forget_snapshot(&mut self) {
-        self.snapshot = None;
     }
 }

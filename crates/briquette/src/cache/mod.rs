@@ -1,4 +1,4 @@
-//! The cache a model calls: [`KvCache`].
+//! The cache that a model calls: [`KvCache`].
 
 mod call;
 mod ceiling;
@@ -20,15 +20,10 @@ mod save;
 mod second_pass;
 mod shared_attention;
 mod shared_prefill;
-mod step;
+mod transaction;
 
 pub use config::{CacheConfig, InputCheck};
 pub use kv_cache::KvCache;
 pub use prompt::Prompt;
 pub use second_pass::Reconstruction;
 pub use shared_prefill::{SharedPrefill, SharedTimes};
-
-pub use crate::{
-    ops::{AttentionStatistics, Clustering, Entries, Statistic},
-    store,
-};

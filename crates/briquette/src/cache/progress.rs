@@ -41,19 +41,16 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// Whether tokens of a prompt arrive.
     pub(crate) fn is_prompt(self) -> bool {
         matches!(self, Self::Prompt { .. })
     }
 }
 
 impl InputSpan {
-    /// Tokens seen after this call, per batch row.
     pub(crate) fn seen(&self) -> &[usize] {
         &self.after.seen
     }
 
-    /// Returns the progress of the layer after this call.
     pub(crate) fn into_progress(self, compressed: bool) -> Progress {
         let mut after = self.after;
         if compressed {
@@ -74,7 +71,6 @@ impl Progress {
         Self { seen, prompt: None, after_first: true, decoded }
     }
 
-    /// Tokens decoded since the last prompt or compression.
     pub(crate) fn decoded(&self) -> usize {
         self.decoded
     }
@@ -123,13 +119,11 @@ impl Progress {
                 (padding, arrived, Phase::Prompt { missing, first: !self.after_first })
             }
         };
-        let of_prompt = padding
-            .iter()
-            .map(|padding| match phase {
-                Phase::Prompt { .. } => (arrived + new).saturating_sub(*padding),
-                Phase::Decode { .. } => 0,
-            })
-            .collect();
+        let of_row = |padding: &usize| match phase {
+            Phase::Prompt { .. } => (arrived + new).saturating_sub(*padding),
+            Phase::Decode { .. } => 0,
+        };
+        let of_prompt = padding.iter().map(of_row).collect();
         let mut positions = Vec::with_capacity(batch * new);
         for (seen, padding) in after.seen.iter_mut().zip(padding) {
             for column in arrived..arrived + new {

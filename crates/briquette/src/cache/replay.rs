@@ -206,7 +206,7 @@ impl KvCache {
     /// can.
     fn reads_growth(&self) -> Option<&'static str> {
         match &self.policy {
-            policy if policy.scorer().reads_budget() => {
+            policy if policy.scorer().depends_on().budget => {
                 Some("its scores depend on a budget that grows with the tokens seen")
             }
             policy if !evicts_in_place(policy) => {

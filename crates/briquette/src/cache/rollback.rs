@@ -1,11 +1,11 @@
-//! Rolls a failed step back to the cache as it was before.
+//! Rolls a failed transaction back to the cache as it was before.
 
 use std::sync::Arc;
 
 use super::{layer::LayerCache, progress::Progress};
 use crate::view::Measures;
 
-/// State of a cache before a step: the progress of its layers, and the layers that have changed
+/// State of a cache before a transaction: the progress of its layers, and the layers that have changed
 /// since.
 ///
 /// Buffers are shared with the cache. A call appends behind the columns that were held, so
@@ -40,23 +40,21 @@ impl Rollback {
         }
     }
 
-    /// Remembers all layers as they are now.
     pub(super) fn remember_all(&mut self, layers: &[LayerCache]) {
         for (number, layer) in layers.iter().enumerate() {
             self.remember(number, || layer.clone());
         }
     }
 
-    /// Remembers the layers that have a snapshot.
     pub(super) fn remember_snapshots(&mut self, layers: &[LayerCache]) {
         for (number, layer) in layers.iter().enumerate() {
-            if layer.snapshot().is_some() {
+            if layer.snapshot.is_some() {
                 self.remember(number, || layer.clone());
             }
         }
     }
 
-    /// Takes over the layers that a step within this one has remembered.
+    /// Takes over the layers that a transaction within this one has remembered.
     pub(super) fn absorb(&mut self, inner: Self) {
         for (before, layer) in self.layers.iter_mut().zip(inner.layers) {
             if before.is_none() {
@@ -78,28 +76,28 @@ impl Rollback {
     }
 }
 
-/// The step that a cache is in. A copy of a cache is in none.
+/// The transaction that a cache is in. A copy of a cache is in none.
 #[derive(Debug, Default)]
-pub(super) struct ActiveStep(Option<Box<Rollback>>);
+pub(super) struct ActiveTransaction(Option<Box<Rollback>>);
 
-impl ActiveStep {
-    /// Begins a step, and returns the step it is part of.
+impl ActiveTransaction {
+    /// Begins a transaction, and returns the one it is part of.
     pub(super) fn begin(&mut self, rollback: Rollback) -> Self {
         Self(self.0.replace(Box::new(rollback)))
     }
 
-    /// Ends a step that was part of `outer`, and returns its rollback.
+    /// Ends a transaction that was part of `outer`, and returns its rollback.
     pub(super) fn end(&mut self, outer: Self) -> Option<Box<Rollback>> {
         std::mem::replace(self, outer).0
     }
 
-    /// Returns the state of the cache before the step, if there is one.
+    /// Returns the state of the cache before the transaction, if there is one.
     pub(super) fn rollback(&mut self) -> Option<&mut Rollback> {
         self.0.as_deref_mut()
     }
 }
 
-impl Clone for ActiveStep {
+impl Clone for ActiveTransaction {
     fn clone(&self) -> Self {
         Self::default()
     }

@@ -48,12 +48,11 @@ impl KvCache {
         metadata: BTreeMap<String, String>,
     ) -> Result<()> {
         self.check_complete()?;
-        let layers = self.layers.len();
+        let layers = 0..self.layers.len();
         let mut parts = Parts::default();
         for (number, layer) in self.layers.iter().enumerate() {
             parts.put_parts(&format!("layer.{number}"), layer.save(&self.policy)?);
         }
-        let config = Named::of(&self.config);
         let header = Header {
             model: self.config.model.clone(),
             shape: self.shape,
@@ -61,10 +60,10 @@ impl KvCache {
             budget: self.policy.budget().map(|budget| budget.to_string()),
             policy_fingerprint: fingerprint(&self.policy),
             policy_file: self.policy.to_toml().ok(),
-            dtype: config.dtype,
-            softmax_scale: config.softmax_scale,
+            dtype: format!("{:?}", self.config.dtype),
+            softmax_scale: self.config.softmax_scale.map(|scale| scale.to_string()),
             tokens_seen: self.tokens_seen(),
-            tokens_kept: (0..layers).map(|layer| self.tokens_kept(layer)).collect::<Result<_>>()?,
+            tokens_kept: layers.map(|layer| self.tokens_kept(layer)).collect::<Result<_>>()?,
             bytes_held: self.bytes_held(),
             metadata,
             numbers: Default::default(),
@@ -106,26 +105,15 @@ impl KvCache {
         config: CacheConfig,
         device: &Device,
     ) -> Result<Self> {
-        let header = prefix.header();
-        check(header, shape, &policy, &config)?;
-        let seen = header.tokens_seen.clone();
+        let Prefix { header, mut parts, .. } = prefix;
+        check(&header, shape, &policy, &config)?;
+        let seen = header.tokens_seen;
         let mut cache = Self::with_config(shape, policy, config, device)?;
         let rows = Rows::of(device);
-        let options = StoreOptions {
-            layer: 0,
-            shape,
-            batch: seen.len(),
-            dtype: cache.config.dtype,
-            observes: cache.policy.observes(),
-            device: device.clone(),
-            rows,
-            ops: cache.config.ops.clone(),
-        };
-        let mut parts = prefix.into_parts();
-        for (number, layer) in cache.layers.iter_mut().enumerate() {
-            let of_layer = parts.take_parts(&format!("layer.{number}"));
-            let options = StoreOptions { layer: number, ..options.clone() };
-            *layer = LayerCache::restore(of_layer, &seen, &cache.policy, options)?;
+        for layer in 0..shape.layers {
+            let of_layer = parts.take_parts(&format!("layer.{layer}"));
+            let options = cache.context_between_calls(layer, rows).store_options(seen.len());
+            cache.layers[layer] = LayerCache::restore(of_layer, &seen, &cache.policy, options)?;
         }
         parts.finish()?;
         cache.rows = Some(rows);
@@ -154,21 +142,6 @@ impl KvCache {
     }
 }
 
-/// The parts of a configuration that change the results of a cache, as text.
-struct Named {
-    dtype: String,
-    softmax_scale: Option<String>,
-}
-
-impl Named {
-    fn of(config: &CacheConfig) -> Self {
-        Self {
-            dtype: format!("{:?}", config.dtype),
-            softmax_scale: config.softmax_scale.map(|scale| scale.to_string()),
-        }
-    }
-}
-
 /// Checks that a prefix is of this model, policy and configuration.
 fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConfig) -> Result<()> {
     if header.shape != shape {
@@ -182,18 +155,15 @@ fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConf
         let (found, given) = (header.policy.clone(), policy.name().to_owned());
         return Err(PrefixError::OtherPolicy { found, given }.into());
     }
-    let given = Named::of(config);
-    let other = |what, found: &str, given: &str| {
-        let (found, given) = (found.to_owned(), given.to_owned());
-        Err(PrefixError::OtherConfig { what, found, given }.into())
-    };
-    if header.dtype != given.dtype {
-        return other("the type", &header.dtype, &given.dtype);
-    }
-    if header.softmax_scale != given.softmax_scale {
-        let text = |scale: &Option<String>| scale.clone().unwrap_or_else(|| "none".to_owned());
-        let (found, given) = (text(&header.softmax_scale), text(&given.softmax_scale));
-        return other("the softmax scale", &found, &given);
+    let of_scale = |scale: Option<String>| scale.unwrap_or_else(|| "none".to_owned());
+    let scale = config.softmax_scale.map(|scale| scale.to_string());
+    for (what, found, given) in [
+        ("the type", header.dtype.clone(), format!("{:?}", config.dtype)),
+        ("the softmax scale", of_scale(header.softmax_scale.clone()), of_scale(scale)),
+    ] {
+        if found != given {
+            return Err(PrefixError::OtherConfig { what, found, given }.into());
+        }
     }
     Ok(())
 }
@@ -254,7 +224,6 @@ impl LayerCache {
         });
         let mut layer = Self {
             progress: Progress::after(seen.to_vec(), parts.take_number("decoded")?),
-            store: None,
             window: QueryWindow::restore(parts.take_parts("window"), queries, device)?,
             log: QueryLog::restore(
                 parts.take_parts("log"),
@@ -264,10 +233,8 @@ impl LayerCache {
             held: parts.take_list("held", batch * shape.kv_heads)?,
             measure: measure.transpose()?,
             state,
-            share: None,
-            growth: None,
             local_queries: parts.take_number("local-queries")?,
-            snapshot: None,
+            ..empty
         };
         let store = policy.store();
         let none = || PrefixError::Store { store: store.name().to_owned() };

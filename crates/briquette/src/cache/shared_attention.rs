@@ -14,8 +14,8 @@ use crate::{Result, ops::AttentionOutput, policy::PositionMode};
 pub(super) struct SharedAttention {
     clock: Clock,
     known: RefCell<Vec<(Asked, AttentionOutput, Duration)>>,
-    /// Time that another cache spent on the attention that was reused last.
-    saved: Cell<Duration>,
+    /// Time that another cache spent on the attention that was reused since it was last taken.
+    pub(super) saved: Cell<Duration>,
 }
 
 /// Request by which caches share attention over the same queries, keys and values. An operation
@@ -50,11 +50,6 @@ impl SharedAttention {
         let took = self.clock.now() - start;
         self.known.borrow_mut().push((asked, output.clone(), took));
         Ok(output)
-    }
-
-    /// Returns the time that another cache spent on the attention reused since the last call.
-    pub(super) fn saved(&self) -> Duration {
-        self.saved.take()
     }
 }
 

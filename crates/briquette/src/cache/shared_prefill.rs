@@ -21,7 +21,7 @@ use crate::{Error, Policy, Result, position::PositionEncoding};
 /// every policy that [can share it](Policy::can_share_prefill).
 ///
 /// ```
-/// # use briquette::{Budget, CacheShape, KvCache, Policy, Prompt, cache::SharedPrefill};
+/// # use briquette::{Budget, CacheShape, KvCache, Policy, Prompt, SharedPrefill};
 /// # use briquette::position::NoPositionEncoding;
 /// # use burn::tensor::Tensor;
 /// # fn main() -> briquette::Result<()> {
@@ -157,7 +157,7 @@ impl<'a> SharedPrefill<'a> {
             let attended = cache.attend_sharing(layer, new.clone(), encoding, Some(&shared))?;
             let took = clock.now() - start;
             self.times.all += took;
-            *each += took + shared.saved();
+            *each += took + shared.saved.take();
             output.get_or_insert(attended);
         }
         output.ok_or_else(|| Error::SharedPrefill { cache: 0, reason: "there is none".into() })

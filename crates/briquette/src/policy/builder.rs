@@ -138,13 +138,10 @@ impl Policy {
     /// The scorer must be [`AccumulatedAttention`]: otherwise [`check`](Self::check) returns
     /// [`Error::SetterMismatch`](crate::Error::SetterMismatch).
     pub fn with_normalize(self, normalize: Normalize) -> Self {
-        let score: Option<Arc<dyn Scorer>> = match ScorerSpec::of(self.scorer()) {
-            Some(ScorerSpec::AccumulatedAttention(_)) => {
-                Some(Arc::new(AccumulatedAttention { normalize }))
-            }
-            _ => None,
-        };
-        self.with_parameter("with_normalize", score, None)
+        let spec = ScorerSpec::of(self.scorer());
+        let applies = matches!(spec, Some(ScorerSpec::AccumulatedAttention(_)));
+        let score = || -> Arc<dyn Scorer> { Arc::new(AccumulatedAttention { normalize }) };
+        self.with_parameter("with_normalize", applies.then(score), None)
     }
 
     /// Replaces the stages that have the parameter of a setter. If no stage has it, the policy

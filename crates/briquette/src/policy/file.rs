@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 use super::{Policy, PositionMode, Schedule, SparsePrefill};
 use crate::{
@@ -23,15 +23,6 @@ use crate::{
 enum Format {
     Toml,
     Json,
-}
-
-impl Format {
-    fn parse<T: DeserializeOwned>(self, text: &str) -> std::result::Result<T, Mistake> {
-        match self {
-            Self::Toml => parse::toml(text),
-            Self::Json => parse::json(text),
-        }
-    }
 }
 
 /// Fields of a policy file; an unknown one is refused.
@@ -77,7 +68,28 @@ impl Policy {
     /// # Errors
     /// [`Error::PolicyFile`] with what is wrong and where, or the check of a parameter.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
-        read(path.as_ref())
+        let path = path.as_ref();
+        let origin = path.display().to_string();
+        let fail =
+            |message: String| Error::PolicyFile { origin: origin.clone(), place: None, message };
+        let format = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("toml") => Format::Toml,
+            Some("json") => Format::Json,
+            _ => return Err(fail("the name must end in .toml or .json".into())),
+        };
+        let text = files::read_text(path).map_err(|error| fail(error.to_string()))?;
+        read_text(&text, format, &origin, path.parent()).map_err(|refusal| match refusal {
+            Error::PolicyFile { .. } | Error::ProfileFile { .. } => refusal,
+            _ => {
+                let place = match (&refusal, format) {
+                    (Error::InvalidParameter { parameter, .. }, Format::Toml) => {
+                        parse::place_in_toml(&text, parameter)
+                    }
+                    _ => None,
+                };
+                Error::PolicyOfFile { origin, place, refusal: Box::new(refusal) }
+            }
+        })
     }
 
     /// Reads a policy from TOML. See [`from_file`](Self::from_file).
@@ -113,44 +125,24 @@ impl Policy {
     }
 }
 
-fn read(path: &Path) -> Result<Policy> {
-    let origin = path.display().to_string();
-    let fail = |message: String| Error::PolicyFile { origin: origin.clone(), place: None, message };
-    let format = match path.extension().and_then(|ending| ending.to_str()) {
-        Some("toml") => Format::Toml,
-        Some("json") => Format::Json,
-        _ => return Err(fail("the name must end in .toml or .json".into())),
-    };
-    let text = files::read_text(path).map_err(|error| fail(error.to_string()))?;
-    read_text(&text, format, &origin, path.parent()).map_err(|refusal| match refusal {
-        Error::PolicyFile { .. } | Error::ProfileFile { .. } => refusal,
-        _ => {
-            let place = match (&refusal, format) {
-                (Error::InvalidParameter { parameter, .. }, Format::Toml) => {
-                    parse::place_in_toml(&text, parameter)
-                }
-                _ => None,
-            };
-            Error::PolicyOfFile { origin, place, refusal: Box::new(refusal) }
-        }
-    })
-}
-
 /// Reads a policy from text. Paths in it are relative to `folder`.
 fn read_text(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> Result<Policy> {
-    let fail =
-        |message: String| Error::PolicyFile { origin: origin.to_owned(), place: None, message };
     let wrong = |Mistake { place, message }| Error::PolicyFile {
         origin: origin.to_owned(),
         place,
         message,
     };
-    let file: FileForm = format.parse(text).map_err(wrong)?;
+    let file: std::result::Result<FileForm, Mistake> = match format {
+        Format::Toml => parse::toml(text),
+        Format::Json => parse::json(text),
+    };
+    let file = file.map_err(wrong)?;
     let budget = match (file.budget, file.compression_ratio) {
         (budget, None) => budget,
         (None, Some(ratio)) => Some(Budget::of_compression_ratio(ratio)?),
         (Some(_), Some(_)) => {
-            return Err(fail("`budget` and `compression_ratio` are the same: name one".into()));
+            let message = "`budget` and `compression_ratio` are the same: name one".into();
+            return Err(wrong(Mistake { place: None, message }));
         }
     };
     let profile = match file.profile {
@@ -205,19 +197,16 @@ fn write(policy: &Policy, format: Format) -> Result<String> {
         store: StoreSpec::of(policy.store())
             .ok_or_else(|| custom("store", policy.store().name()))?,
         schedule: policy.schedule,
-        profile: policy
-            .profile
-            .as_ref()
-            .map(|profile| ProfileForm::Whole(Box::new((**profile).clone()))),
+        profile: policy.profile().map(|profile| ProfileForm::Whole(Box::new(profile.clone()))),
     };
-    let fail =
-        |message: String| Error::PolicyFile { origin: policy.name.clone(), place: None, message };
-    match format {
-        Format::Toml => toml::to_string(&file).map_err(|error| fail(error.to_string())),
-        Format::Json => {
-            serde_json::to_string_pretty(&file).map_err(|error| fail(error.to_string()))
-        }
-    }
+    let text = match format {
+        Format::Toml => toml::to_string(&file).map_err(|error| error.to_string()),
+        Format::Json => serde_json::to_string_pretty(&file).map_err(|error| error.to_string()),
+    };
+    text.map_err(|message| {
+        let origin = policy.name.clone();
+        Error::PolicyFile { origin, place: None, message }
+    })
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ impl Policy {
     /// captured and replayed.
     pub fn is_capturable(&self) -> bool {
         let stages = || {
-            self.scorer().is_capturable()
+            !self.scorer().depends_on().host
                 && self.allocator().is_capturable()
                 && self.reducer().is_capturable()
         };

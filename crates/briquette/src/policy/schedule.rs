@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 /// Times at which a cache is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct Schedule {
     /// Compression while a prompt arrives.
     pub prefill: PrefillCompression,
@@ -49,24 +50,35 @@ impl AppendOnly {
 
 impl Schedule {
     /// Compresses once, when the prompt is complete.
-    pub fn prefill_only() -> Self {
+    pub const fn prefill_only() -> Self {
         Self { prefill: PrefillCompression::AtEnd, decode_every: None, append_only: None }
     }
 
     /// Compresses when the prompt is complete and every `decoded` tokens after it.
-    pub fn always(decoded: usize) -> Self {
+    pub const fn always(decoded: usize) -> Self {
         Self { prefill: PrefillCompression::AtEnd, decode_every: Some(decoded), append_only: None }
     }
 
     /// Compresses every `decoded` tokens; the prompt is kept whole until the first compression.
-    pub fn decode_only(decoded: usize) -> Self {
+    pub const fn decode_only(decoded: usize) -> Self {
         Self { prefill: PrefillCompression::Never, decode_every: Some(decoded), append_only: None }
     }
 
     /// Compresses when the prompt is complete; of every `decoded` tokens after it the best `keep`
     /// are appended, and pages of `page` entries are dropped whole.
-    pub fn append_only(decoded: usize, keep: usize, page: usize) -> Self {
+    pub const fn append_only(decoded: usize, keep: usize, page: usize) -> Self {
         Self { append_only: Some(AppendOnly { page, keep }), ..Self::always(decoded) }
+    }
+
+    /// Sets the compression while a prompt arrives.
+    pub const fn with_prefill(self, prefill: PrefillCompression) -> Self {
+        Self { prefill, ..self }
+    }
+
+    /// Sets the number of decoded tokens from one compression to the next; `None` compresses in no
+    /// decode step.
+    pub const fn with_decode_every(self, decode_every: Option<usize>) -> Self {
+        Self { decode_every, ..self }
     }
 
     /// Whether it ever compresses.
@@ -75,7 +87,7 @@ impl Schedule {
     }
 
     /// Never compresses.
-    pub fn never() -> Self {
+    pub const fn never() -> Self {
         Self { prefill: PrefillCompression::Never, decode_every: None, append_only: None }
     }
 }
@@ -83,6 +95,7 @@ impl Schedule {
 /// Compression of a cache while a prompt arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum PrefillCompression {
     /// No compression.
     Never,

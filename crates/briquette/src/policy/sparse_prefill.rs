@@ -103,14 +103,12 @@ impl SparsePrefill {
         shape: CacheShape,
         profile: Option<&Profile>,
     ) -> Vec<HeadPattern> {
+        let dense = || vec![HeadPattern::Dense; shape.query_heads];
         match &self.patterns {
             Patterns::Profile => {
                 // No cache takes a policy without them.
                 let searched = profile.and_then(|profile| profile.patterns.as_ref());
-                searched.map_or_else(
-                    || vec![HeadPattern::Dense; shape.query_heads],
-                    |each| each[layer].clone(),
-                )
+                searched.map_or_else(dense, |each| each[layer].clone())
             }
             Patterns::One(pattern) => vec![*pattern; shape.query_heads],
             Patterns::Each(layers) => layers[layer].clone(),
@@ -130,7 +128,6 @@ impl SparsePrefill {
         }
     }
 
-    /// Whether it reads a profile of the model.
     pub(super) fn reads_profile(&self) -> bool {
         matches!(self.patterns, Patterns::Profile)
     }

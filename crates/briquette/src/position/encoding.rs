@@ -4,7 +4,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 
 use super::RotaryEmbedding;
 use crate::{
-    Error, Result,
+    Error, Result, check,
     ops::{Ops, RotaryTables, rotate},
 };
 
@@ -186,11 +186,8 @@ pub(super) fn check_table(
     device: &Device,
 ) -> Result<()> {
     if channels != head_dim {
-        return Err(Error::InvalidParameter {
-            parameter: "head_dim of the rotary embedding",
-            value: channels.to_string(),
-            must_be: format!("{head_dim}, as in the cache"),
-        });
+        let must_be = format!("{head_dim}, as in the cache");
+        return check::refuse("head_dim of the rotary embedding", channels, must_be);
     }
     if found != device {
         return Err(Error::WrongDevice {

@@ -2,7 +2,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use crate::{Error, Result};
+use crate::{Result, check};
 
 /// Rotary position embedding (RoPE; Su et al., 2021), in the layout of Llama checkpoints: channel
 /// `i` is paired with channel `i + head_dim / 2`.
@@ -39,22 +39,14 @@ impl RotaryEmbedding {
     /// Creates the plain embedding: frequency `i` is `theta^(-2i / head_dim)`.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] if `head_dim` is odd or zero, `max_positions` is zero, or
-    /// `theta` is not positive.
+    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter) if `head_dim` is odd or zero,
+    /// `max_positions` is zero, or `theta` is not positive.
     pub fn new(head_dim: usize, max_positions: usize, theta: f64, device: &Device) -> Result<Self> {
         if !(theta.is_finite() && theta > 0.0) {
-            return Err(Error::InvalidParameter {
-                parameter: "theta",
-                value: theta.to_string(),
-                must_be: "a positive number".into(),
-            });
+            return check::refuse("theta", theta, "a positive number");
         }
         if head_dim == 0 || !head_dim.is_multiple_of(2) {
-            return Err(Error::InvalidParameter {
-                parameter: "head_dim",
-                value: head_dim.to_string(),
-                must_be: "even and at least 2".into(),
-            });
+            return check::refuse("head_dim", head_dim, "even and at least 2");
         }
         let frequencies = Self::inverse_frequencies(head_dim, theta);
         Self::with_inverse_frequencies(&frequencies, max_positions, 1.0, device)
@@ -75,31 +67,21 @@ impl RotaryEmbedding {
     /// channels; for scaled variants. `attention_scaling` multiplies cosines and sines.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] if there are no frequencies or no positions, or a number is not
-    /// finite.
+    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter) if there are no frequencies or
+    /// no positions, or a number is not finite.
     pub fn with_inverse_frequencies(
         frequencies: &[f32],
         max_positions: usize,
         attention_scaling: f64,
         device: &Device,
     ) -> Result<Self> {
-        let invalid = |parameter, value: String, must_be: &str| Error::InvalidParameter {
-            parameter,
-            value,
-            must_be: must_be.into(),
-        };
         if frequencies.is_empty() || frequencies.iter().any(|f| !f.is_finite()) {
-            return Err(invalid(
-                "frequencies",
-                format!("{frequencies:?}"),
-                "finite and at least one",
-            ));
+            let found = format!("{frequencies:?}");
+            return check::refuse("frequencies", found, "finite and at least one");
         }
-        if max_positions == 0 {
-            return Err(invalid("max_positions", "0".into(), "at least 1"));
-        }
+        check::count("max_positions", max_positions)?;
         if !attention_scaling.is_finite() {
-            return Err(invalid("attention_scaling", attention_scaling.to_string(), "finite"));
+            return check::refuse("attention_scaling", attention_scaling, "finite");
         }
         let tables = Tables::new(frequencies, max_positions.min(FIRST), attention_scaling, device);
         Ok(Self {

@@ -1,7 +1,6 @@
 //! Safetensors with a versioned header and a checksum, written whole or not at all.
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, HashMap},
     io::{self, Read},
     path::Path,
@@ -11,7 +10,7 @@ use blake3::Hasher;
 use burn::tensor::{DType, TensorData};
 use safetensors::{
     Dtype, SafeTensors, View,
-    tensor::{Metadata, serialize_to_file},
+    tensor::{Metadata, TensorView, serialize_to_file},
 };
 
 use super::PrefixError;
@@ -28,7 +27,6 @@ const CHECKSUM: &str = "blake3";
 
 type Tensors = BTreeMap<String, TensorData>;
 
-/// Longest header that safetensors reads.
 const LONGEST_HEADER: u64 = 100_000_000;
 
 /// Writes a file whole, or not at all.
@@ -36,9 +34,8 @@ pub(super) fn write(path: &Path, header: String, tensors: &Tensors) -> Result<()
     let failed = |reason: String| PrefixError::Write { path: path.into(), reason };
     let views = tensors
         .iter()
-        .map(|(name, data)| Bytes::of(data).map(|view| (name.as_str(), view)))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|dtype| failed(format!("{dtype:?} has no form in safetensors")))?;
+        .map(|(name, data)| Ok((name.as_str(), view(data).map_err(failed)?)))
+        .collect::<Result<Vec<_>, PrefixError>>()?;
     let checksum = checksum(&header, views.iter().map(|(name, view)| (*name, view)));
     let metadata = HashMap::from([
         (FORMAT.to_owned(), VERSION.to_string()),
@@ -80,7 +77,7 @@ pub(super) fn read(path: &Path) -> Result<(String, Tensors), PrefixError> {
     if found != named || !metadata.is_empty() {
         return Err(altered());
     }
-    let data = |(name, view): (String, safetensors::tensor::TensorView<'_>)| {
+    let data = |(name, view): (String, TensorView<'_>)| {
         let dtype = from_safetensors(view.dtype())
             .ok_or_else(|| fail(format!("{name} is {}", view.dtype())))?;
         let data = TensorData::try_from_bytes_vec(view.data().to_vec(), view.shape(), dtype);
@@ -109,33 +106,11 @@ fn checksum<'a, V: View + 'a>(
 }
 
 /// A tensor as safetensors sees it.
-struct Bytes<'a> {
-    dtype: Dtype,
-    data: &'a TensorData,
-}
-
-impl<'a> Bytes<'a> {
-    fn of(data: &'a TensorData) -> Result<Self, DType> {
-        Ok(Self { dtype: to_safetensors(data.dtype()).ok_or(data.dtype())?, data })
-    }
-}
-
-impl View for Bytes<'_> {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        self.data.shape().as_slice()
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.data.as_bytes().into()
-    }
-
-    fn data_len(&self) -> usize {
-        self.data.as_bytes().len()
-    }
+fn view(data: &TensorData) -> Result<TensorView<'_>, String> {
+    let dtype = to_safetensors(data.dtype())
+        .ok_or_else(|| format!("{:?} has no form in safetensors", data.dtype()))?;
+    let shape = data.shape().as_slice().to_vec();
+    TensorView::new(dtype, shape, data.as_bytes()).map_err(|error| error.to_string())
 }
 
 const TYPES: [(DType, Dtype); 6] = [

@@ -13,8 +13,8 @@ use crate::{CacheShape, Error, Policy, Result};
 #[derive(Clone, Debug)]
 pub struct Prefix {
     path: PathBuf,
-    header: Header,
-    parts: Parts,
+    pub(crate) header: Header,
+    pub(crate) parts: Parts,
 }
 
 impl Prefix {
@@ -87,13 +87,5 @@ impl Prefix {
     /// Texts that were [saved with it](crate::KvCache::save_with_metadata), by name.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.header.metadata
-    }
-
-    pub(crate) fn header(&self) -> &Header {
-        &self.header
-    }
-
-    pub(crate) fn into_parts(self) -> Parts {
-        self.parts
     }
 }

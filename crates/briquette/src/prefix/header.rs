@@ -11,9 +11,7 @@ pub(crate) struct Header {
     /// The identity of the model among others of its shape.
     pub(crate) model: Option<String>,
     pub(crate) shape: CacheShape,
-    /// The name of the policy.
     pub(crate) policy: String,
-    /// The budget of the policy, as text.
     pub(crate) budget: Option<String>,
     /// The fingerprint of the policy, which differs between policies of one name.
     pub(crate) policy_fingerprint: String,
@@ -23,7 +21,6 @@ pub(crate) struct Header {
     pub(crate) dtype: String,
     /// The factor of query-key products, if it is not `1 / √head_dim`.
     pub(crate) softmax_scale: Option<String>,
-    /// Tokens seen per batch row.
     pub(crate) tokens_seen: Vec<usize>,
     /// Tokens kept, `[layer][row]`, those of the longest head.
     pub(crate) tokens_kept: Vec<Vec<usize>>,

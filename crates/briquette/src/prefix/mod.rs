@@ -16,11 +16,10 @@
 
 mod container;
 mod error;
-mod file;
+pub(crate) mod file;
 mod header;
 mod parts;
 
 pub use error::PrefixError;
-pub use file::Prefix;
 pub(crate) use header::{Header, fingerprint};
 pub use parts::Parts;

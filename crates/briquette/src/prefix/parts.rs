@@ -58,13 +58,7 @@ impl Parts {
     /// # Errors
     /// [`PrefixError::Contents`] if there is none of this name, or more.
     pub fn take_number(&mut self, name: &str) -> Result<usize> {
-        match self.take_numbers(name)?[..] {
-            [number] => Ok(number),
-            ref several => {
-                let reason = format!("has {} numbers, expected 1", several.len());
-                Err(PrefixError::contents(name, reason).into())
-            }
-        }
+        Ok(self.take_list(name, 1)?.swap_remove(0))
     }
 
     /// Takes a list of `length` numbers out.
@@ -170,11 +164,8 @@ impl Parts {
 /// Takes the parts below a name, and strips that name from theirs.
 fn below<T>(all: &mut BTreeMap<String, T>, name: &str) -> BTreeMap<String, T> {
     let start = format!("{name}.");
-    let names: Vec<String> = all
-        .range(start.clone()..)
-        .map(|(name, _)| name.clone())
-        .take_while(|n| n.starts_with(&start))
-        .collect();
+    let from = all.range(start.clone()..).map(|(name, _)| name);
+    let names: Vec<String> = from.take_while(|name| name.starts_with(&start)).cloned().collect();
     let take = |name: String| {
         let inner = name.strip_prefix(&start)?;
         all.remove(&name).map(|part| (inner.to_owned(), part))

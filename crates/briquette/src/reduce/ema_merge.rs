@@ -37,6 +37,7 @@ pub struct EmaMerge {
 /// Evicted entries that an [`EmaMerge`] merges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Threshold {
     /// Entries with a similarity of at least the moving average (Eq. 10).
     #[default]
@@ -48,6 +49,7 @@ pub enum Threshold {
 /// Rows by which an [`EmaMerge`] compares entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Compare {
     /// Keys; values are merged along with their keys.
     #[default]
@@ -62,6 +64,7 @@ pub enum Compare {
 /// Weights of the entries in the merge of an [`EmaMerge`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum EmaWeights {
     /// e for the kept entry, exp(cosine) for each merged one (Eq. 12).
     #[default]
@@ -147,7 +150,7 @@ impl Reducer for EmaMerge {
             }
         };
         let entries = Entries { keys, values, positions, statistics, clustering };
-        Ok(Reduced { entries, counts, state: Some(state) })
+        Ok(Reduced { state: Some(state), ..Reduced::new(entries, counts) })
     }
 }
 

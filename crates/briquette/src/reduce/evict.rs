@@ -28,6 +28,6 @@ impl Reducer for Evict {
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
         let selection = view.select(keep)?;
         let entries = view.selected(&selection)?;
-        Ok(Reduced { entries, counts: selection.counts, state: None })
+        Ok(Reduced::new(entries, selection.counts))
     }
 }

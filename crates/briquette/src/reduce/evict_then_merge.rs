@@ -68,6 +68,7 @@ impl Default for EvictThenMerge {
 /// Measure of redundancy of two tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Redundancy {
     /// The product of the cosines of their keys and of their values.
     #[default]
@@ -81,6 +82,7 @@ pub enum Redundancy {
 /// Weights of tokens when they are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum MergeWeights {
     /// The score they are ranked by.
     #[default]
@@ -92,6 +94,7 @@ pub enum MergeWeights {
 /// Position at which the key of a merged token is encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Rotate {
     /// Its own.
     #[default]
@@ -170,15 +173,12 @@ impl Reducer for EvictThenMerge {
             check_scores(view, scores)?;
         }
         let table = ClusterTable::of(view.entries, view.ops)?;
-        let table = table.unwrap_or_else(|| ClusterTable::of_unclustered(view.entries, view.held));
+        let table =
+            table.unwrap_or_else(|| ClusterTable::of_unclustered(view.entries, view.lengths));
         let counts = Counts::new(self, view, keep, &table.row_counts);
         let step = Step { reducer: self, view, scores, table: &table, counts: &counts };
-        let clusters = step.clusters()?;
-        let tokens = step.tokens(&clusters)?;
-        let MergedClusters { keys, values, .. } = clusters;
-        let Tokens { positions, statistics, clustering } = tokens;
-        let entries = Entries { keys, values, positions, statistics, clustering: Some(clustering) };
-        Ok(Reduced { entries, counts: counts.tokens, state: None })
+        let entries = step.entries(step.clusters()?)?;
+        Ok(Reduced::new(entries, counts.tokens))
     }
 }
 
@@ -203,7 +203,6 @@ struct Counts {
     representatives: Vec<usize>,
     /// Other clusters that may be merged into those.
     merging: Vec<usize>,
-    /// Clusters that are kept.
     clusters: Vec<usize>,
     /// Maximum number of tokens that are kept.
     tokens: Vec<usize>,
@@ -232,7 +231,7 @@ impl Counts {
         let heads = view.shape.kv_heads;
         let tokens = of_heads(&|head| {
             // Columns that may hold tokens may be more than tokens that were seen.
-            let held = view.held[head].min(view.seen[head / heads]);
+            let held = view.lengths[head].min(view.seen[head / heads]);
             held.min(clusters[head].saturating_add(reducer.others(keep[head])))
         });
         Self { recent, representatives, merging, clusters, tokens }
@@ -268,16 +267,8 @@ struct MergedClusters {
     merged: Option<Merged>,
 }
 
-/// Tokens after the merge.
-struct Tokens {
-    positions: Tensor<3, Int>,
-    statistics: AttentionStatistics,
-    clustering: Clustering,
-}
-
 /// Rows to be merged, and their nearest clusters.
 struct Merged {
-    /// The rows to be merged.
     rows: Selection,
     /// The cluster that each is most redundant with.
     nearest: NearestOutput,
@@ -351,7 +342,7 @@ impl Step<'_> {
         let scores = match reducer.weights {
             MergeWeights::Score => self.scores.clone(),
             MergeWeights::Attention => {
-                view.group_mean(view.statistic(Statistic::Sums, reducer.name())?.clone())
+                view.group_mean(view.statistic(Statistic::Sums, reducer.name())?)
             }
         };
         if view.entries.clustering.is_none() {
@@ -381,11 +372,8 @@ impl Step<'_> {
         let (width, representatives) = (left.positions.dims()[2], most(&counts.representatives));
         // Representatives end where the window of their head begins; as many columns before it as
         // the most has are looked at.
-        let first: Vec<i64> = counts
-            .recent
-            .iter()
-            .map(|&recent| (width - recent) as i64 - representatives as i64)
-            .collect();
+        let begins = |&recent: &usize| (width - recent) as i64 - representatives as i64;
+        let first: Vec<i64> = counts.recent.iter().map(begins).collect();
         let missing: Vec<usize> =
             counts.representatives.iter().map(|&count| representatives - count).collect();
         let to = |rows: &Tensor<4>| slice_rows_per_head(rows.clone(), &first, representatives);
@@ -422,16 +410,18 @@ impl Step<'_> {
         Ok((keys, values, Merged { rows, nearest, first: missing }))
     }
 
-    fn tokens(&self, clusters: &MergedClusters) -> Result<Tokens> {
+    /// Returns the clusters with the tokens that are left in them.
+    fn entries(&self, clusters: MergedClusters) -> Result<Entries> {
         let Self { view, table, counts, .. } = self;
         let ops = view.ops;
+        let MergedClusters { keys, values, columns, kept_rows, merged } = clusters;
         let AssignClustersOutput { clusters: of_columns, ranks } =
             ops.assign_clusters(AssignClustersInput {
                 rows: table.rows.clone(),
                 height: table.representatives.dims()[2],
-                kept_rows: clusters.kept_rows.clone(),
+                kept_rows,
                 cluster_counts: &counts.clusters,
-                merged: clusters.merged.as_ref().map(|merged| MergedRows {
+                merged: merged.as_ref().map(|merged| MergedRows {
                     rows: merged.rows.indices.clone(),
                     counts: &merged.rows.counts,
                     nearest: merged.nearest.index.clone(),
@@ -439,7 +429,7 @@ impl Step<'_> {
                     similarity: merged.nearest.similarity.clone(),
                     threshold: self.reducer.tau,
                 }),
-                representatives: clusters.columns.clone(),
+                representatives: columns.clone(),
                 positions: view.entries.positions.clone(),
                 scores: self.scores.clone(),
             })?;
@@ -458,7 +448,7 @@ impl Step<'_> {
                 clusters: of_left,
                 order,
                 counts: &counts.tokens,
-                representatives: clusters.columns.clone(),
+                representatives: columns,
                 cluster_counts: &counts.clusters,
                 rows: table.rows.clone(),
                 norms: table.norms.clone(),
@@ -466,20 +456,17 @@ impl Step<'_> {
                 positions: view.entries.positions.clone(),
                 statistics: view.entries.statistics.clone(),
             })?;
-        Ok(Tokens {
-            positions,
-            statistics,
-            clustering: Clustering {
-                clustered_tokens: counts.tokens.clone(),
-                cluster_counts: counts.clusters.clone(),
-                unclustered: vec![0; counts.tokens.len()],
-                cluster_of_token,
-                norms,
-                representatives,
-                tokens_by_cluster,
-                padding_columns,
-            },
-        })
+        let clustering = Some(Clustering {
+            clustered_tokens: counts.tokens.clone(),
+            cluster_counts: counts.clusters.clone(),
+            unclustered: vec![0; counts.tokens.len()],
+            cluster_of_token,
+            norms,
+            representatives,
+            tokens_by_cluster,
+            padding_columns,
+        });
+        Ok(Entries { keys, values, positions, statistics, clustering })
     }
 
     /// Selects the columns that may stay: those with the highest ranks.
@@ -489,7 +476,7 @@ impl Step<'_> {
         // A head may hold one more in every step, until it holds as many as it may.
         let wanted = most(&counts.tokens);
         let wanted = if view.packs_heads { bucketed_width(wanted) } else { wanted };
-        if counts.tokens == view.held {
+        if counts.tokens == view.lengths {
             let first = vec![columns as i64 - wanted as i64; counts.tokens.len()];
             let places = iota(ranks.dims(), &ranks.device());
             let indices = slice_per_head(places, &first, wanted);
@@ -497,7 +484,7 @@ impl Step<'_> {
         }
         let left = view.ops.select(SelectInput {
             scores: ranks,
-            lengths: view.held,
+            lengths: view.lengths,
             keep: &counts.tokens,
             sinks: 0,
             recent: &vec![0; counts.tokens.len()],

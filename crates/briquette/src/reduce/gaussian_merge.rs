@@ -57,6 +57,7 @@ impl Default for GaussianMerge {
 /// Gaussian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Pivot {
     /// Member with the highest score (Eq. 8).
     #[default]
@@ -70,6 +71,7 @@ pub enum Pivot {
 /// Width of the Gaussian around a pivot.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Sigma {
     /// Same width for every run.
     Fixed(f64),
@@ -160,24 +162,18 @@ impl Reducer for GaussianMerge {
         let of_sets = |lists: &[Vec<usize>]| host::columns(lists, view);
         let pivots = Selection::of_heads(&of_sets(&sets.pivot), heads, &device);
         // For each entry: its own column, the column of its pivot, and the slot of its set.
-        let all: Vec<Vec<usize>> = view.held.iter().map(|&held| (0..held).collect()).collect();
+        let all: Vec<Vec<usize>> = view.lengths.iter().map(|&held| (0..held).collect()).collect();
         let own = Selection::of_heads(&of_sets(&all), heads, &device);
-        let pivot_of: Vec<Vec<usize>> = sets
-            .set_of
-            .iter()
-            .zip(&sets.pivot)
-            .map(|(set_of, pivot)| set_of.iter().map(|&set| pivot[set]).collect())
-            .collect();
+        let of_entries = |of: &dyn Fn(&[usize], usize) -> usize| -> Vec<Vec<usize>> {
+            let all = sets.set_of.iter().zip(&sets.pivot);
+            all.map(|(set_of, pivot)| set_of.iter().map(|&set| of(pivot, set)).collect()).collect()
+        };
+        let pivot_of = of_entries(&|pivot, set| pivot[set]);
         let pivot_of = Selection::of_heads(&of_sets(&pivot_of), heads, &device);
         let width = pivots.width();
-        let slots: Vec<Vec<usize>> = sets
-            .set_of
-            .iter()
-            .zip(&sets.pivot)
-            .map(|(set_of, pivot)| set_of.iter().map(|&set| width - pivot.len() + set).collect())
-            .collect();
+        let slots = of_entries(&|pivot, set| width - pivot.len() + set);
         let slot = Selection::of_heads(&slots, heads, &device).indices;
-        let present: Vec<Vec<f32>> = view.held.iter().map(|&held| vec![1.0; held]).collect();
+        let present: Vec<Vec<f32>> = view.lengths.iter().map(|&held| vec![1.0; held]).collect();
         let present = host::scalars(&present, heads, &device);
         let members: Vec<Vec<f32>> = sets.sizes();
         let members = host::scalars(&members, heads, &device).unsqueeze_dim::<4>(3);
@@ -237,7 +233,7 @@ impl Reducer for GaussianMerge {
             };
         entries.keys = merge(all_keys, entries.keys, None)?;
         entries.values = merge(all_values, entries.values, self.scale_values.then_some(members))?;
-        Ok(Reduced { entries, counts: pivots.counts, state: None })
+        Ok(Reduced::new(entries, pivots.counts))
     }
 }
 
@@ -272,7 +268,7 @@ impl GaussianMerge {
             Pivot::Random(_) => Some(host::Columns::read(view.positions().clone().float())?),
             Pivot::Score | Pivot::Last => None,
         };
-        let &LayerView { layer, protect, held, .. } = view;
+        let &LayerView { layer, protect, lengths: held, .. } = view;
         let heads = view.shape.kv_heads;
         let of_row = |(row, (held, keep))| {
             let (first, positions) = (row * heads, positions.as_ref());
@@ -437,7 +433,6 @@ fn neighbours(keys: Tensor<4>) -> Tensor<3> {
     Tensor::cat(vec![first, cosines.reshape([batch, heads, entries - 1])], 2)
 }
 
-/// Sums over sets.
 struct Segments<'a> {
     ops: &'a dyn Ops,
     /// Slot of each entry's set, `[batch, kv_heads, entries]`.

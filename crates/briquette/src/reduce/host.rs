@@ -26,7 +26,7 @@ impl Columns {
 
 /// Refuses scores that cannot be ordered.
 pub(super) fn check_scores(scores: &Columns, view: &LayerView<'_>) -> Result<()> {
-    for (head, &held) in view.held.iter().enumerate() {
+    for (head, &held) in view.lengths.iter().enumerate() {
         let count = scores.of(head, held).iter().filter(|score| score.is_nan()).count();
         if count > 0 {
             return Err(Error::NotFinite { what: "scores", layer: view.layer, count });
@@ -41,7 +41,7 @@ pub(super) fn columns(lists: &[Vec<usize>], view: &LayerView<'_>) -> Vec<Vec<usi
     let place = |(list, &held): (&Vec<usize>, &usize)| {
         list.iter().map(|&entry| width - held + entry).collect()
     };
-    lists.iter().zip(view.held).map(place).collect()
+    lists.iter().zip(view.lengths).map(place).collect()
 }
 
 /// Tensor of one number per column of a selection, 0 at its padding: `[batch, kv_heads, width]`.

@@ -123,6 +123,7 @@ pub enum InPlace {
 
 /// Result of a reducer.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Reduced {
     /// Remaining entries; heads that hold fewer than the widest begin with padding at position −1.
     pub entries: Entries,
@@ -131,4 +132,11 @@ pub struct Reduced {
     pub counts: Vec<usize>,
     /// State of the reducer for its next run in this layer, `[batch, numbers]`.
     pub state: Option<Tensor<2>>,
+}
+
+impl Reduced {
+    /// The remaining entries, of which heads hold `counts`, without a state.
+    pub fn new(entries: Entries, counts: Vec<usize>) -> Self {
+        Self { entries, counts, state: None }
+    }
 }

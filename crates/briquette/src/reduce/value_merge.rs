@@ -74,11 +74,11 @@ impl Reducer for ValueMerge {
         if view.prompt && !self.prompts {
             let kept = view.select(keep)?;
             let entries = select_entries(entries.clone(), &kept, ops)?;
-            return Ok(Reduced { entries, counts: kept.counts, state: None });
+            return Ok(Reduced::new(entries, kept.counts));
         }
         let attention = view.group_mean(view.statistic(Statistic::Sums, self.name())?);
         let split = split(view, keep)?;
-        let Shares { start, share } = self.shares(layer, entries, attention, &split);
+        let (start, share) = self.shares(layer, entries, attention, &split);
         let Split { kept, rest: evicted } = split;
         let values = gather_rows(entries.values.clone(), &evicted);
         let mut entries = select_entries(entries.clone(), &kept, ops)?;
@@ -91,28 +91,21 @@ impl Reducer for ValueMerge {
         })?;
         let dtype = entries.values.dtype();
         entries.values = (entries.values.cast(DType::F32) + added).cast(dtype);
-        Ok(Reduced { entries, counts: kept.counts, state: None })
+        Ok(Reduced::new(entries, kept.counts))
     }
 }
 
-/// Kept entries that evicted ones are added to, `[batch, kv_heads, evicted]`.
-struct Shares {
-    /// First of the kept entries that each evicted one is added to.
-    start: Tensor<3, Int>,
-    /// Weight with which it is added to each of them.
-    share: Tensor<3>,
-}
-
 impl ValueMerge {
-    /// Computes the shares from the attention that each entry has received, `[batch, kv_heads,
-    /// entries]`.
+    /// Returns the first of the kept entries that each evicted one is added to, and the weight with
+    /// which it is added to each of them, `[batch, kv_heads, evicted]`. `attention` is what each
+    /// entry has received, `[batch, kv_heads, entries]`.
     fn shares(
         &self,
         layer: usize,
         entries: &Entries,
         attention: Tensor<3>,
         split: &Split,
-    ) -> Shares {
+    ) -> (Tensor<3, Int>, Tensor<3>) {
         let Split { kept, rest: evicted } = split;
         let device = attention.device();
         let [batch, heads, most] = evicted.indices.dims();
@@ -140,6 +133,6 @@ impl ValueMerge {
         let own = gather_scalars(attention, evicted);
         let merged = (drawn * sum).lower(own * number.clone());
         let share = number.clamp_min(1.0).recip() * present(evicted);
-        Shares { start, share: share.mask_fill(merged.bool_not(), 0.0) }
+        (start, share.mask_fill(merged.bool_not(), 0.0))
     }
 }

@@ -4,6 +4,7 @@
 //! and no matrix of queries by keys is kept. Nothing here depends on how entries are reduced.
 
 mod attention;
+mod dependencies;
 mod keys;
 mod other;
 mod profiled;
@@ -13,21 +14,20 @@ mod support;
 mod two_pass;
 mod wrappers;
 
-pub use attention::{
-    AccumulatedAttention, Cake, DropKv, Ems, ExpectedAttention, Finch, HeadMean, NonCausal,
-    Normalize, RKv, RoCo, ScoreFrom, WindowAttention,
-};
-pub use keys::{CapKv, Compactor, CurDkv, KeyDiff, Knorm, LagKv, Leverage};
-pub use other::{Random, Recency};
-pub use profiled::{Pick, QFilter, RetrievalHeads, TriAttention};
+pub use attention::*;
+pub use dependencies::Dependencies;
+pub use keys::*;
+pub use other::*;
+pub use profiled::*;
 pub use scorer::Scorer;
 pub(crate) use spec::ScorerSpec;
 pub(crate) use support::draw;
-pub use two_pass::{KvCompose, KvZip};
-pub use wrappers::{BlockWise, ChunkKv, CriticalKv, EntropyGated};
+pub use two_pass::*;
+pub use wrappers::*;
+
+pub use briquette_ops::{Pool, PoolKind};
 
 pub use crate::{
-    ops::{Pool, PoolKind},
     stage::{AttentionRequest, ObservedHeads, Repeat},
-    view::{HeldQueries, Wanted, WindowMoments},
+    view::{HeldQueries, Moments, WindowMoments},
 };

@@ -2,6 +2,7 @@ use std::{any::Any, fmt::Debug, sync::Arc};
 
 use burn::tensor::Tensor;
 
+use super::dependencies::Dependencies;
 use crate::{LayerView, Result, ops::Pool, stage::AttentionRequest};
 
 /// Scores the entries of a layer; the highest are kept longest.
@@ -44,28 +45,9 @@ pub trait Scorer: Any + Debug + Send + Sync {
         self.inner().is_some_and(|inner| inner.reads_output_weights())
     }
 
-    /// Whether every decode step launches the same kernels without reading from the device, so that
-    /// it can be captured and replayed.
-    fn is_capturable(&self) -> bool {
-        false
-    }
-
-    /// Whether [`score`](Self::score) accepts entries in any order in a decode step, each with its
-    /// own position. A policy with such a scorer can [decode in place](crate::store::SlotStore).
-    fn ignores_order(&self) -> bool {
-        false
-    }
-
-    /// Whether [`score`](Self::score) depends, in a decode step, on the [budget](LayerView::budget)
-    /// or on the numbers of tokens [held](LayerView::held) or [seen](LayerView::seen). Steps of
-    /// such a scorer are not recorded under a budget that grows with the tokens seen.
-    fn reads_budget(&self) -> bool {
-        true
-    }
-
-    /// Whether it reads keys or values, besides positions and statistics.
-    fn reads_rows(&self) -> bool {
-        true
+    /// Returns what [`score`](Self::score) depends on in a decode step: by default all.
+    fn depends_on(&self) -> Dependencies {
+        Dependencies::all()
     }
 
     /// Returns the scorer with another window of queries, for

@@ -52,6 +52,7 @@ pub struct Repeat {
 
 /// Heads for which sums are held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum ObservedHeads {
     /// Each kv head: the mean over the query heads that share it.
     #[default]

@@ -3,10 +3,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Eviction, Store, StoreBuilder, StoreOptions, StoreQuery,
-    dense::write_statistics,
     layout::Layout,
     segmented::{Body, Packing, Segmented, no_tail},
     slots::misfit,
+    tokens::Tokens,
 };
 use crate::{
     Result,
@@ -19,8 +19,7 @@ use crate::{
     },
     prefix::Parts,
     reduce::InPlace,
-    stage::statistics,
-    state::{StateTensor, StateVisitor, visit_clustering, visit_statistics},
+    state::{StateTensor, StateVisitor, visit_clustering},
 };
 
 /// Clusters of tokens that share a key direction and a value (EMS). A cluster is one row of keys
@@ -60,15 +59,12 @@ impl StoreBuilder for Clustered {
 
 #[derive(Clone, Debug)]
 struct ClusteredBody {
-    /// Offsets of the rows of each head.
-    rows: Layout,
+    /// The layout is that of the clusters.
+    tokens: Tokens,
     /// Key directions of all clusters, `[all clusters, head_dim]`.
     keys: Tensor<2>,
     /// `[all clusters, head_dim]`
     values: Tensor<2>,
-    /// `[batch, kv_heads, columns]`, −1 at padding.
-    positions: Tensor<3, Int>,
-    statistics: AttentionStatistics,
     clustering: Clustering,
     /// Number of free rows behind the clusters of each head, which `clustering` counts too; empty
     /// if no row is free.
@@ -88,15 +84,15 @@ impl ClusteredBody {
         if missing == 0 {
             return;
         }
-        let [batch, heads, _] = self.positions.dims();
+        let Tokens { positions, statistics, .. } = &mut self.tokens;
+        let [batch, heads, _] = positions.dims();
         let dims = [batch, heads, missing];
-        let device = self.positions.device();
+        let device = positions.device();
         let wider = |x: &mut Tensor<3, Int>, before: Tensor<3, Int>| {
             x.inplace(|x| Tensor::cat(vec![before.cast(x.dtype()), x], 2));
         };
-        wider(&mut self.positions, Tensor::full(dims, -1, &device));
-        self.statistics =
-            std::mem::take(&mut self.statistics).map(|statistic| behind_zeros(statistic, missing));
+        wider(positions, Tensor::full(dims, -1, &device));
+        *statistics = std::mem::take(statistics).map(|statistic| behind_zeros(statistic, missing));
         let Clustering { cluster_of_token, norms, tokens_by_cluster, padding_columns, .. } =
             &mut self.clustering;
         wider(cluster_of_token, Tensor::zeros(dims, &device));
@@ -113,42 +109,43 @@ impl ClusteredBody {
     }
 
     fn bytes_held(&self, options: &StoreOptions) -> usize {
-        let Clustering {
-            cluster_of_token,
-            norms,
-            representatives,
-            tokens_by_cluster,
-            padding_columns,
-            ..
-        } = &self.clustering;
-        let of = |x: &Tensor<3, Int>| buffer_bytes(x, options.rows);
-        buffer_bytes(&self.keys, options.rows)
-            + buffer_bytes(&self.values, options.rows)
-            + self
-                .statistics
-                .stacked()
-                .map_or(0, |statistics| buffer_bytes(statistics, options.rows))
-            + self.rows.bytes(options.rows)
-            + [cluster_of_token, representatives, tokens_by_cluster, &self.positions]
-                .map(of)
-                .iter()
-                .sum::<usize>()
-            + buffer_bytes(norms, options.rows)
-            + buffer_bytes(padding_columns, options.rows)
+        let (rows, of) = (options.rows, &self.clustering);
+        let ints = [&of.cluster_of_token, &of.representatives, &of.tokens_by_cluster];
+        self.rows().map(|x| buffer_bytes(x, rows)).iter().sum::<usize>()
+            + ints.map(|x| buffer_bytes(x, rows)).iter().sum::<usize>()
+            + buffer_bytes(&of.norms, rows)
+            + buffer_bytes(&of.padding_columns, rows)
+            + self.tokens.bytes(rows)
+    }
+
+    /// With the bytes it takes now.
+    fn measured(self, options: &StoreOptions) -> Self {
+        Self { bytes: self.bytes_held(options), ..self }
     }
 }
 
 impl Body for ClusteredBody {
     const CLUSTERED: bool = true;
+    const COUNTS_TAIL: bool = false;
 
-    const EVICTS: bool = true;
+    fn tokens(&self) -> &Tokens {
+        &self.tokens
+    }
+
+    fn tokens_mut(&mut self) -> &mut Tokens {
+        &mut self.tokens
+    }
+
+    fn rows(&self) -> [&Tensor<2>; 2] {
+        [&self.keys, &self.values]
+    }
 
     fn can_evict(&self, held: &[usize]) -> bool {
         held == self.clustering.clustered_tokens
     }
 
     fn token_columns(&self) -> Option<usize> {
-        Some(self.columns())
+        Some(self.tokens.width())
     }
 
     fn entry_counts(&self, _: &[usize]) -> Vec<usize> {
@@ -170,38 +167,29 @@ impl Body for ClusteredBody {
         let heads = shape.kv_heads;
         let layout = Layout::new(batch, heads, rows, None, device);
         let before = &self.clustering.cluster_counts;
-        // What stands in a free row does not matter: copies of the last cluster.
-        let (mut first, mut source) = (0, Vec::with_capacity(layout.total()));
-        for ((&rows, &clusters), before) in rows.iter().zip(&clusters).zip(before) {
-            source.extend((0..rows).map(|row| (first + row.min(clusters - 1)) as i64));
-            first += before;
-        }
-        let source = TensorData::new(source, [layout.total()]);
-        let source: Tensor<1, Int> = send("rows of clusters", source, device);
-        let [keys, values] =
-            [&self.keys, &self.values].map(|x| x.clone().select(0, source.clone()));
-
         let old_height = self.clustering.representatives.dims()[2];
         let height = rows.iter().copied().max().unwrap_or(0);
-        let mut source = Vec::with_capacity(rows.len() * height);
+        let (mut first, mut of_rows, mut of_columns) = (0, Vec::new(), Vec::new());
         for ((&rows, &clusters), before) in rows.iter().zip(&clusters).zip(before) {
-            let first = old_height - before;
-            source.extend((0..height).map(|column| {
+            // What stands in a free row does not matter: copies of the last cluster.
+            of_rows.extend((0..rows).map(|row| (first + row.min(clusters - 1)) as i64));
+            of_columns.extend((0..height).map(|column| {
                 let cluster = (column + rows).saturating_sub(height).min(clusters - 1);
-                (first + cluster) as i64
+                (old_height - before + cluster) as i64
             }));
+            first += before;
         }
-        let source = TensorData::new(source, [batch, heads, height]);
-        let source: Tensor<3, Int> = send("representatives", source, device);
-        self.clustering = Clustering {
-            cluster_counts: rows.to_vec(),
-            representatives: self.clustering.representatives.clone().gather(2, source),
-            ..self.clustering.clone()
-        };
+        let of_rows = TensorData::new(of_rows, [layout.total()]);
+        let of_rows: Tensor<1, Int> = send("rows of clusters", of_rows, device);
+        let [keys, values] = self.rows().map(|x| x.clone().select(0, of_rows.clone()));
+        let of_columns = TensorData::new(of_columns, [batch, heads, height]);
+        let of_columns: Tensor<3, Int> = send("representatives", of_columns, device);
+        self.clustering.cluster_counts = rows.to_vec();
+        self.clustering.representatives.inplace(|all| all.gather(2, of_columns));
         self.free_rows =
             rows.iter().zip(&clusters).map(|(rows, clusters)| rows - clusters).collect();
-        (self.rows, self.keys, self.values) = (layout, keys, values);
-        self.widen(columns.saturating_sub(self.columns()));
+        (self.tokens.layout, self.keys, self.values) = (layout, keys, values);
+        self.widen(columns.saturating_sub(self.tokens.width()));
         self.bytes = self.bytes_held(options);
         true
     }
@@ -221,12 +209,13 @@ impl Body for ClusteredBody {
         let InPlace::Cluster { threshold } = eviction.reduction else {
             return Err(misfit("reduces tokens one by one, and these are in clusters"));
         };
-        let Self { rows, keys, values, positions, statistics, clustering, free_rows, .. } = self;
+        let Self { tokens, keys, values, clustering, free_rows, .. } = self;
+        let Tokens { layout, positions, statistics } = tokens;
         let takes_free: &[bool] = if free_rows.is_empty() { &[] } else { &eviction.takes_free };
         options.ops.evict_cluster(EvictClusterInput {
             keys,
             values,
-            offsets: rows.offsets(),
+            offsets: layout.offsets(),
             clustering,
             positions,
             statistics,
@@ -276,7 +265,8 @@ impl Body for ClusteredBody {
             Selection { indices: indices.clone() + (width - height) as i64, counts: columns };
         let rows = rows.widened(width);
         let both = [gather_rows(keys, &rows), gather_rows(values, &rows)];
-        let layout = Layout::new(batch, heads, &counts, Some(self.rows.clone()), &device);
+        let before = Some(self.tokens.layout.clone());
+        let layout = Layout::new(batch, heads, &counts, before, &device);
         let [keys, values] = layout.pack(both, options.ops.as_ref())?;
 
         let place = iota(dims, &indices.device());
@@ -288,11 +278,11 @@ impl Body for ClusteredBody {
         let (forth, back) = (offsets(rows_before, 1), offsets(&counts, -1));
         let cluster = offset_per_head(clustering.cluster_of_token.clone(), &forth);
         let cluster = offset_per_head(number.gather(2, cluster), &back);
-        let nothing = self.positions.clone().lower_scalar(0);
+        let nothing = self.tokens.positions.clone().lower_scalar(0);
         let labels = cluster.clone().mask_fill(nothing.clone(), -1);
         let ClusterOrder { tokens_by_cluster, .. } = options.ops.sort_by_cluster(labels, height)?;
         let ordered = Self {
-            rows: layout,
+            tokens: Tokens { layout, ..self.tokens.clone() },
             keys,
             values,
             free_rows: Vec::new(),
@@ -303,9 +293,9 @@ impl Body for ClusteredBody {
                 tokens_by_cluster,
                 ..clustering.clone()
             },
-            ..self.clone()
+            bytes: 0,
         };
-        Ok(Self { bytes: ordered.bytes_held(options), ..ordered })
+        Ok(ordered.measured(options))
     }
 
     /// The clustering describes all entries: those of the reducer, and the padding that was moved
@@ -320,28 +310,13 @@ impl Body for ClusteredBody {
             return Ok(Packing::AsTheyAre(Box::new(entries)));
         };
         let StoreOptions { shape, batch, dtype, ref device, ref ops, .. } = *options;
-        let rows = Layout::new(batch, shape.kv_heads, &clustering.cluster_counts, before, device);
+        let layout = Layout::new(batch, shape.kv_heads, &clustering.cluster_counts, before, device);
         let both = [entries.keys.cast(dtype), entries.values.cast(dtype)];
-        let [keys, values] = rows.pack(both, ops.as_ref())?;
-        let body = Self {
-            keys,
-            values,
-            rows,
-            positions: entries.positions,
-            statistics: entries.statistics,
-            clustering,
-            free_rows: Vec::new(),
-            bytes: 0,
-        };
-        Ok(Packing::Packed(Self { bytes: body.bytes_held(options), ..body }))
-    }
-
-    fn layout(&self) -> &Layout {
-        &self.rows
-    }
-
-    fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]> {
-        self.rows.pad([self.keys.clone(), self.values.clone()], tail, options.ops.as_ref())
+        let [keys, values] = layout.pack(both, ops.as_ref())?;
+        let Entries { positions, statistics, .. } = entries;
+        let tokens = Tokens { layout, positions, statistics };
+        let body = Self { tokens, keys, values, clustering, free_rows: Vec::new(), bytes: 0 };
+        Ok(Packing::Packed(body.measured(options)))
     }
 
     fn clustering(&self) -> Option<Clustering> {
@@ -356,13 +331,10 @@ impl Body for ClusteredBody {
         input: &StoreQuery<'_>,
         _: bool,
     ) -> Result<Option<AttentionOutput>> {
-        let rotary = match &input.encode {
-            None => None,
-            Some(encode) => match encode.rotary(self.keys.dtype()) {
-                None => return Ok(None),
-                rotary => rotary,
-            },
-        };
+        let rotary = input.encode.as_ref().map(|encode| encode.rotary(self.keys.dtype()));
+        if let Some(None) = rotary {
+            return Ok(None);
+        }
         input.decode(KvLayout::Clustered(ClusteredKv {
             directions: self.keys.clone(),
             values: self.values.clone(),
@@ -370,31 +342,15 @@ impl Body for ClusteredBody {
             cluster_of_token: self.clustering.cluster_of_token.clone(),
             norms: self.clustering.norms.clone(),
             padding_columns: self.clustering.padding_columns.clone().flatten(0, 1),
-            offsets: self.rows.offsets(),
-            rotary,
+            offsets: self.tokens.layout.offsets(),
+            rotary: rotary.flatten(),
             tail,
         }))
     }
 
-    fn positions(&self) -> Tensor<3, Int> {
-        self.positions.clone()
-    }
-
-    fn statistics(&self) -> AttentionStatistics {
-        self.statistics.clone()
-    }
-
-    fn columns(&self) -> usize {
-        self.positions.dims()[2]
-    }
-
-    fn set_statistics(&mut self, statistics: AttentionStatistics) {
-        write_statistics(&mut self.statistics, statistics, 0);
-    }
-
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
-        let Self { rows, keys, values, positions, statistics, clustering, free_rows, .. } = self;
-        rows.visit_state(visitor);
+        let Self { tokens, keys, values, clustering, free_rows, .. } = self;
+        tokens.visit_state(visitor);
         // Where rows are free, tokens are counted by who knows which will be taken.
         visitor.number(free_rows.len());
         if free_rows.is_empty() {
@@ -402,8 +358,6 @@ impl Body for ClusteredBody {
         }
         visitor.tensor(StateTensor::Float2(keys));
         visitor.tensor(StateTensor::Float2(values));
-        visitor.tensor(StateTensor::Int3(positions));
-        visit_statistics(statistics, visitor);
         visit_clustering(clustering, visitor);
     }
 
@@ -412,47 +366,33 @@ impl Body for ClusteredBody {
     }
 
     fn save(&self) -> Result<Parts> {
-        let Clustering {
-            clustered_tokens,
-            cluster_counts,
-            unclustered,
-            cluster_of_token,
-            norms,
-            representatives,
-            tokens_by_cluster,
-            padding_columns,
-        } = &self.clustering;
+        let of = &self.clustering;
         let mut parts = Parts::default();
-        parts.put_numbers("columns", [self.columns()]);
-        parts.put_numbers("centers", [representatives.dims()[2]]);
-        parts.put_numbers("tokens", &clustered_tokens[..]);
-        parts.put_numbers("entries", &cluster_counts[..]);
-        parts.put_numbers("own", &unclustered[..]);
-        for (name, x) in [
-            ("entry", cluster_of_token),
-            ("centers", representatives),
-            ("members", tokens_by_cluster),
-        ] {
-            parts.put(name, x)?;
-        }
-        parts.put("norms", norms)?;
-        parts.put("none", padding_columns)?;
+        parts.put_numbers("columns", [self.tokens.width()]);
+        parts.put_numbers("centers", [of.representatives.dims()[2]]);
+        parts.put_numbers("tokens", &of.clustered_tokens[..]);
+        parts.put_numbers("entries", &of.cluster_counts[..]);
+        parts.put_numbers("own", &of.unclustered[..]);
+        parts.put("entry", &of.cluster_of_token)?;
+        parts.put("centers", &of.representatives)?;
+        parts.put("members", &of.tokens_by_cluster)?;
+        parts.put("norms", &of.norms)?;
+        parts.put("none", &of.padding_columns)?;
         parts.put("keys", &self.keys)?;
         parts.put("values", &self.values)?;
-        parts.put("positions", &self.positions)?;
-        statistics::save(&self.statistics, &mut parts)?;
+        self.tokens.put(&mut parts)?;
         Ok(parts)
     }
 
     fn restore(mut parts: Parts, options: &StoreOptions) -> Result<Self> {
-        let StoreOptions { shape, batch, observes, ref device, .. } = *options;
+        let StoreOptions { shape, batch, ref device, .. } = *options;
         let heads = shape.kv_heads;
         let [columns, representatives] =
             [parts.take_number("columns")?, parts.take_number("centers")?];
         let mut list = |name| parts.take_list(name, batch * heads);
         let [clustered_tokens, cluster_counts, unclustered] =
             [list("tokens")?, list("entries")?, list("own")?];
-        let rows = Layout::new(batch, heads, &cluster_counts, None, device);
+        let layout = Layout::new(batch, heads, &cluster_counts, None, device);
         let mut of = |name, width| parts.take_int(name, [batch, heads, width], None, device);
         let clustering = Clustering {
             clustered_tokens,
@@ -464,55 +404,41 @@ impl Body for ClusteredBody {
             norms: parts.take_float("norms", [batch, heads, columns], device)?,
             padding_columns: parts.take_int("none", [batch, heads], None, device)?,
         };
-        let dims = [rows.total(), shape.head_dim];
-        let empty = statistics::zeros(observes, shape, batch, columns, device);
+        let dims = [layout.total(), shape.head_dim];
         let body = Self {
             keys: parts.take_float("keys", dims, device)?,
             values: parts.take_float("values", dims, device)?,
-            positions: parts.take_int("positions", [batch, heads, columns], None, device)?,
-            statistics: statistics::restore(empty, &mut parts, device)?,
-            rows,
+            tokens: Tokens::take(layout, columns, &mut parts, options)?,
             clustering,
             free_rows: Vec::new(),
             bytes: 0,
         };
         parts.finish()?;
-        Ok(Self { bytes: body.bytes_held(options), ..body })
+        Ok(body.measured(options))
     }
 
     fn repeated(&self, options: &StoreOptions) -> Self {
         let rows = options.batch;
         let ints = |x: &Tensor<3, Int>| x.clone().repeat_dim(0, rows);
-        let Clustering {
-            clustered_tokens,
-            cluster_counts,
-            unclustered,
-            cluster_of_token,
-            norms,
-            representatives,
-            tokens_by_cluster,
-            padding_columns,
-        } = &self.clustering;
+        let of = &self.clustering;
         let body = Self {
-            rows: self.rows.repeated(rows),
+            tokens: self.tokens.repeated(rows),
             keys: self.keys.clone().repeat_dim(0, rows),
             values: self.values.clone().repeat_dim(0, rows),
-            positions: ints(&self.positions),
-            statistics: statistics::repeated(self.statistics.clone(), rows),
             clustering: Clustering {
-                clustered_tokens: clustered_tokens.repeat(rows),
-                cluster_counts: cluster_counts.repeat(rows),
-                unclustered: unclustered.repeat(rows),
-                cluster_of_token: ints(cluster_of_token),
-                norms: norms.clone().repeat_dim(0, rows),
-                representatives: ints(representatives),
-                tokens_by_cluster: ints(tokens_by_cluster),
-                padding_columns: padding_columns.clone().repeat_dim(0, rows),
+                clustered_tokens: of.clustered_tokens.repeat(rows),
+                cluster_counts: of.cluster_counts.repeat(rows),
+                unclustered: of.unclustered.repeat(rows),
+                cluster_of_token: ints(&of.cluster_of_token),
+                norms: of.norms.clone().repeat_dim(0, rows),
+                representatives: ints(&of.representatives),
+                tokens_by_cluster: ints(&of.tokens_by_cluster),
+                padding_columns: of.padding_columns.clone().repeat_dim(0, rows),
             },
             free_rows: self.free_rows.repeat(rows),
             bytes: 0,
         };
-        Self { bytes: body.bytes_held(options), ..body }
+        body.measured(options)
     }
 
     fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize {

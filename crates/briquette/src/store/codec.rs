@@ -13,8 +13,7 @@ pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
 
     /// Number of key channels that a page holds; `None` if it holds all. Each head chooses its
     /// channels by the last queries of a prompt.
-    fn key_channels(&self, head_dim: usize) -> Option<usize> {
-        let _ = head_dim;
+    fn key_channels(&self, _head_dim: usize) -> Option<usize> {
         None
     }
 
@@ -37,8 +36,7 @@ pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
     fn unpack(&self, pages: &[Packed], head_dim: usize) -> [Tensor<3>; 2];
 
     /// Keys and values as a kernel reads them; `None` if no kernel does.
-    fn numbers(&self, pages: &[Packed]) -> Option<PackedNumbers> {
-        let _ = pages;
+    fn numbers(&self, _pages: &[Packed]) -> Option<PackedNumbers> {
         None
     }
 

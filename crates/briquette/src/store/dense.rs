@@ -217,19 +217,6 @@ impl DenseStore {
         self.next.as_ref().map(|index| (index.next.clone(), index.end))
     }
 
-    /// Computes attention over the buffers as they are; `None` if no kernel supports it, or if keys
-    /// are encoded in every call.
-    fn attend_in_place(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
-        let (None, Some(buffers)) = (&input.encode, &self.buffers) else { return Ok(None) };
-        input.decode(KvLayout::Dense(DenseKv {
-            keys: buffers.keys.clone(),
-            values: buffers.values.clone(),
-            entries: self.columns,
-            counts: None,
-            visibility: input.visibility.clone(),
-        }))
-    }
-
     /// Computes attention of one query over as many entries as the device counts. Without a kernel
     /// it covers all the room, and positions mark the columns where nothing is written.
     fn attend_device_indexed(
@@ -450,11 +437,20 @@ impl Store for DenseStore {
         {
             return self.attend_device_indexed(buffers, index, input);
         }
-        match self.attend_in_place(&input)? {
-            Some(output) => Ok(output),
-            // The queries' own columns are the last, and see all the others in whatever order.
-            None => attend_entries(self.as_they_lie(), input),
+        if let (None, Some(buffers)) = (&input.encode, &self.buffers) {
+            let kv = KvLayout::Dense(DenseKv {
+                keys: buffers.keys.clone(),
+                values: buffers.values.clone(),
+                entries: self.columns,
+                counts: None,
+                visibility: input.visibility.clone(),
+            });
+            if let Some(output) = input.decode(kv)? {
+                return Ok(output);
+            }
         }
+        // The queries' own columns are the last, and see all the others in whatever order.
+        attend_entries(self.as_they_lie(), input)
     }
 
     fn set_statistics(&mut self, statistics: AttentionStatistics) {

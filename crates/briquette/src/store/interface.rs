@@ -360,9 +360,7 @@ impl StoreQuery<'_> {
         })?;
         Ok(found.map(|found| found.with_column_sums(self.column_sums, self.column_squares)))
     }
-}
 
-impl StoreQuery<'_> {
     /// Returns the query of a store that [knows its padding](Store::knows_padding) with the
     /// positions of its `entries`, so that attention over these sees the padding too.
     pub(super) fn told_of(self, entries: &Entries) -> Self {

@@ -15,8 +15,10 @@ use crate::{
 pub(super) struct Layout {
     batch: usize,
     heads: usize,
-    counts: Vec<usize>,
-    width: usize,
+    /// Number of rows per batch row and head.
+    pub(super) counts: Vec<usize>,
+    /// Columns of the rectangle.
+    pub(super) width: usize,
     /// Offsets of each head's first row in the list, and the end of the last,
     /// `[batch · heads + 1]`.
     offsets: Tensor<1, Int>,
@@ -61,14 +63,8 @@ impl Layout {
         visitor.numbers(&self.counts);
     }
 
-    /// Whether the list is a rectangle already.
     fn is_rectangle(&self) -> bool {
         self.counts.iter().all(|&count| count == self.width)
-    }
-
-    /// Number of rows per batch row and head.
-    pub(super) fn counts(&self) -> &[usize] {
-        &self.counts
     }
 
     /// Repeats its only row `rows` times.
@@ -76,23 +72,15 @@ impl Layout {
         Self::new(rows, self.heads, &self.counts.repeat(rows), None, &self.offsets.device())
     }
 
-    /// Columns of the rectangle.
-    pub(super) fn width(&self) -> usize {
-        self.width
-    }
-
     /// Rows of the list.
     pub(super) fn total(&self) -> usize {
         self.counts.iter().sum()
     }
 
-    /// Offsets of each head's first row in the list, and the end of the last,
-    /// `[batch · heads + 1]`.
     pub(super) fn offsets(&self) -> Tensor<1, Int> {
         self.offsets.clone()
     }
 
-    /// Bytes it takes on the device.
     pub(super) fn bytes(&self, rows: Rows) -> usize {
         buffer_bytes(&self.offsets, rows)
     }
@@ -168,7 +156,7 @@ mod tests {
     #[test]
     fn rectangles_are_wider_where_heads_differ() {
         let device = Device::flex();
-        let width = |counts: &[usize]| Layout::new(1, counts.len(), counts, None, &device).width();
+        let width = |counts: &[usize]| Layout::new(1, counts.len(), counts, None, &device).width;
         assert_eq!(width(&[261, 261]), 261);
         assert_eq!(width(&[261, 17]), 288);
         for longest in 1..3000 {

@@ -36,5 +36,3 @@ pub use replay::ReplayStore;
 pub use slots::{Eviction, SlotStore};
 pub(crate) use spec::StoreSpec;
 pub use turbo_quant::TurboQuant;
-
-pub use crate::{position::Encode, prefix::Parts};

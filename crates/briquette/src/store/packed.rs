@@ -26,14 +26,11 @@ pub(super) struct Packed {
 /// Numbers of words and measures per page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Widths {
-    /// Words.
     pub(super) words: usize,
-    /// Numbers of each measure.
     pub(super) measures: Vec<usize>,
 }
 
 impl Widths {
-    /// Bytes of a page on the device.
     pub(super) fn bytes(&self, rows: Rows, dtype: DType) -> usize {
         let measures = self.measures.iter().map(|&numbers| rows.bytes(numbers, dtype.size()));
         rows.bytes(self.words, size_of::<u32>()) + measures.sum::<usize>()
@@ -41,7 +38,6 @@ impl Widths {
 }
 
 impl Packed {
-    /// These pages, in this order.
     pub(super) fn select(&self, pages: &Tensor<1, Int>) -> Self {
         self.map(|words| words.select(0, pages.clone()), |x| x.select(0, pages.clone()))
     }
@@ -54,7 +50,6 @@ impl Packed {
         )
     }
 
-    /// The first `count` pages.
     pub(super) fn first(&self, count: usize) -> Self {
         self.map(|words| first_rows(&words, count), |x| first_rows(&x, count))
     }
@@ -67,12 +62,10 @@ impl Packed {
         }
     }
 
-    /// Repeats all pages `times` times.
     pub(super) fn repeated(&self, times: usize) -> Self {
         self.map(|words| words.repeat_dim(0, times), |x| x.repeat_dim(0, times))
     }
 
-    /// Bytes on the device.
     pub(super) fn bytes(&self, rows: Rows) -> usize {
         let measures = self.measures.iter().map(|measure| buffer_bytes(measure, rows));
         buffer_bytes(&self.words, rows) + measures.sum::<usize>()
@@ -121,7 +114,6 @@ impl Packed {
     }
 }
 
-/// The first `count` rows.
 pub(super) fn first_rows<const D: usize, K: Basic>(x: &Tensor<D, K>, count: usize) -> Tensor<D, K> {
     x.clone().narrow(0, 0, count)
 }

@@ -11,7 +11,7 @@ use crate::state::{StateTensor, StateVisitor};
 #[derive(Clone, Debug)]
 pub(super) struct PageTable {
     /// Oldest first.
-    lists: Vec<Vec<usize>>,
+    pub(super) lists: Vec<Vec<usize>>,
     /// Known once a query has attended to packed pages.
     index: OnceLock<PageIndex>,
     /// Maximum number of pages per head, where the index is changed in place.
@@ -31,11 +31,6 @@ pub(super) struct PageIndex {
 impl PageTable {
     pub(super) fn new(lists: Vec<Vec<usize>>) -> Self {
         Self { lists, index: OnceLock::new(), room: None }
-    }
-
-    /// The pages of each batch row and kv head, oldest first.
-    pub(super) fn lists(&self) -> &[Vec<usize>] {
-        &self.lists
     }
 
     /// Number of pages of the head that has the most.

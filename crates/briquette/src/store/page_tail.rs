@@ -26,7 +26,7 @@ pub(super) struct PageTail {
     tokens: DenseStore,
     countdown: Option<Countdown>,
     /// Tokens per batch row and kv head.
-    counts: Vec<usize>,
+    pub(super) counts: Vec<usize>,
     /// Tokens before the last append.
     before_append: Vec<usize>,
     /// Padding before the tokens of each head, `[batch · kv_heads]`, made when first needed.
@@ -65,11 +65,6 @@ impl PageTail {
 
     fn heads(&self) -> usize {
         self.options.shape.kv_heads
-    }
-
-    /// Tokens per batch row and kv head.
-    pub(super) fn counts(&self) -> &[usize] {
-        &self.counts
     }
 
     /// Whether the last append brought one token to each head.
@@ -224,38 +219,25 @@ impl PageTail {
             self.padding = OnceLock::new();
         }
         let held = self.tokens.columns();
-        if held == 0 || all {
-            return self.append_counted(entries, old, counts);
-        }
         // What is packed stays where it is: only the tail has to make way for padding.
-        let lists: Vec<Vec<usize>> = old
-            .iter()
-            .zip(counts)
-            .map(|(&old, &count)| {
+        let moved = (held > 0 && !all).then(|| -> Vec<Vec<usize>> {
+            let of_head = |(&old, &count): (&usize, &usize)| {
                 (held - old..held).chain(held + new - count..held + new).collect()
-            })
-            .collect();
-        if lists.iter().all(Vec::is_empty) {
-            // Padding behind padding.
-            return self.append_counted(entries, old, counts);
+            };
+            old.iter().zip(counts).map(of_head).collect()
+        });
+        // Padding behind padding moves nothing.
+        match moved.filter(|lists| lists.iter().any(|list| !list.is_empty())) {
+            None => self.tokens.append(entries, counts)?,
+            Some(lists) => {
+                // No fewer entries than queries, if all of these are padding too.
+                let selection =
+                    Selection::of_heads(&lists, self.heads(), &self.options.device).widened(new);
+                let entries = gather_entries(self.tokens.held().followed_by(entries), &selection);
+                let capacity = self.tokens.capacity().max(entries.columns());
+                self.tokens.hold(entries, capacity);
+            }
         }
-        // No fewer entries than queries, if all of these are padding too.
-        let selection =
-            Selection::of_heads(&lists, self.heads(), &self.options.device).widened(new);
-        let entries = gather_entries(self.tokens.held().followed_by(entries), &selection);
-        let capacity = self.tokens.capacity().max(entries.columns());
-        self.tokens.hold(entries, capacity);
-        self.count(old, counts);
-        Ok(())
-    }
-
-    fn append_counted(
-        &mut self,
-        entries: Entries,
-        old: Vec<usize>,
-        counts: &[usize],
-    ) -> Result<()> {
-        self.tokens.append(entries, counts)?;
         self.count(old, counts);
         Ok(())
     }

@@ -57,7 +57,7 @@ impl<C: Codec> PagedStore<C> {
     /// Restores the store that [`save`](Store::save) wrote.
     pub(super) fn restore(codec: C, options: StoreOptions, mut parts: Parts) -> Result<Self> {
         let mut store = Self::new(codec, options.clone());
-        let heads = store.table.lists().len();
+        let heads = store.table.lists.len();
         store.tail = PageTail::restore(options.clone(), &mut parts)?;
         let lengths = parts.take_list("table.lengths", heads)?;
         let pages = parts.take_number("pages")?;
@@ -81,38 +81,29 @@ impl<C: Codec> PagedStore<C> {
         Ok(store)
     }
 
-    fn heads(&self) -> usize {
-        self.options.shape.kv_heads
-    }
-
-    /// Number of pages of the head that has the most.
-    fn most_pages(&self) -> usize {
-        self.table.most()
-    }
-
     /// Entries of each batch row and kv head.
     fn counts(&self) -> impl Iterator<Item = usize> {
-        let heads = self.table.lists().iter().zip(self.tail.counts());
+        let heads = self.table.lists.iter().zip(&self.tail.counts);
         heads.map(|(list, tail)| list.len() * self.codec.group() + tail)
     }
 
     /// Whether pages and tail are side by side without padding between them.
     fn aligned(&self) -> bool {
-        let (pages, tail) = (self.most_pages(), self.tail.columns());
+        let (pages, tail) = (self.table.most(), self.tail.columns());
         pages == 0
-            || (self.table.lists().iter().all(|list| list.len() == pages)
-                && self.tail.counts().iter().all(|&count| count == tail))
+            || (self.table.lists.iter().all(|list| list.len() == pages)
+                && self.tail.counts.iter().all(|&count| count == tail))
     }
 
     /// Columns of pages side by side with a tail, as lists of those that are not padding.
     fn columns_of_heads(&self) -> Vec<Vec<usize>> {
-        let pages = self.most_pages() * self.codec.group();
+        let pages = self.table.most() * self.codec.group();
         let columns = pages + self.tail.columns();
         let of_head = |(list, &tail): (&Vec<usize>, &usize)| {
             let own = list.len() * self.codec.group();
             (pages - own..pages).chain(columns - tail..columns).collect()
         };
-        self.table.lists().iter().zip(self.tail.counts()).map(of_head).collect()
+        self.table.lists.iter().zip(&self.tail.counts).map(of_head).collect()
     }
 
     /// Whether one decoded token of every row attends.
@@ -123,7 +114,7 @@ impl<C: Codec> PagedStore<C> {
     /// Computes attention of one query per head over packed pages; `None` if no kernel supports it,
     /// or if keys are encoded in every call.
     fn attend_packed(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
-        if self.most_pages() == 0 || input.encode.is_some() || !self.decodes(input) {
+        if self.table.most() == 0 || input.encode.is_some() || !self.decodes(input) {
             return Ok(None);
         }
         let (Some(pages), Some((tail, tail_padding))) = (&self.pages, self.tail.operands()) else {
@@ -159,7 +150,7 @@ impl<C: Codec> PagedStore<C> {
     /// `[batch, kv_heads, most pages · group, head_dim]`.
     fn page_rows(&self, pages: &Pages) -> [Tensor<4>; 2] {
         let StoreOptions { batch, shape, .. } = self.options;
-        let (group, most) = (self.codec.group(), self.most_pages());
+        let (group, most) = (self.codec.group(), self.table.most());
         let index = self.table.rectangle(&self.options.device);
         let picked: Vec<_> = pages.packed.iter().map(|packed| packed.select(&index)).collect();
         let both = self.codec.unpack(&picked, shape.head_dim);
@@ -169,11 +160,11 @@ impl<C: Codec> PagedStore<C> {
     /// The positions of pages side by side, −1 at padding, `[batch, kv_heads, most pages · group]`.
     fn page_positions(&self, pages: &Pages) -> Tensor<3, Int> {
         let StoreOptions { batch, shape, ref device, .. } = self.options;
-        let (group, most) = (self.codec.group(), self.most_pages());
+        let (group, most) = (self.codec.group(), self.table.most());
         let index = self.table.rectangle(device);
         let positions = side_by_side(pages.positions.clone(), &index, batch, shape.kv_heads);
         let missing = |list: &Vec<usize>| (most - list.len()) * group;
-        let lists = self.table.lists();
+        let lists = &self.table.lists;
         if lists.iter().all(|list| missing(list) == 0) {
             return positions;
         }
@@ -200,7 +191,7 @@ impl<C: Codec> PagedStore<C> {
             return None;
         }
         let lists = self.columns_of_heads();
-        Some(Selection::of_heads(&lists, self.heads(), &self.options.device))
+        Some(Selection::of_heads(&lists, self.options.shape.kv_heads, &self.options.device))
     }
 
     /// Packs all entries of every head but those that stay in full precision.
@@ -208,7 +199,7 @@ impl<C: Codec> PagedStore<C> {
         let (entries, columns) = self.tail.as_they_lie();
         let width = entries.columns();
         let mut rows = Vec::new();
-        let mut next = self.pages.as_ref().map_or(0, Pages::count);
+        let mut next = self.pages.as_ref().map_or(0, |pages| pages.count);
         let (mut new, mut full) = (Vec::new(), Vec::new());
         for (head, columns) in columns.iter().enumerate() {
             let stay = self.codec.kept_full(columns.len());
@@ -278,7 +269,7 @@ fn followed_by<const D: usize, K: Basic>(
 impl<C: Codec> Store for PagedStore<C> {
     fn columns(&self) -> usize {
         if self.aligned() {
-            return self.most_pages() * self.codec.group() + self.tail.columns();
+            return self.table.most() * self.codec.group() + self.tail.columns();
         }
         self.counts().max().unwrap_or(0)
     }
@@ -307,10 +298,8 @@ impl<C: Codec> Store for PagedStore<C> {
         let heads = batch * shape.kv_heads;
         let widths = self.codec.widths(shape.head_dim);
         let packed = widths.iter().map(|widths| widths.bytes(rows, dtype));
-        let channels = self
-            .codec
-            .key_channels(shape.head_dim)
-            .map_or(0, |kept| heads * rows.bytes(kept, self.options.int_bytes()));
+        let kept = self.codec.key_channels(shape.head_dim);
+        let channels = kept.map_or(0, |kept| heads * rows.bytes(kept, self.options.int_bytes()));
         let tail = columns.min(self.room());
         let full = tail * self.options.pair_bytes() + self.options.scalar_row_bytes(tail);
         let quantized = columns.saturating_sub(self.codec.residual());
@@ -419,9 +408,8 @@ impl<C: Codec> Store for PagedStore<C> {
 
     fn set_statistics(&mut self, statistics: AttentionStatistics) {
         let columns = self.columns();
-        let (group, most, tail) = (self.codec.group(), self.most_pages(), self.tail.columns());
-        let heads = self.heads();
-        let device = self.options.device.clone();
+        let (group, most, tail) = (self.codec.group(), self.table.most(), self.tail.columns());
+        let (heads, device) = (self.options.shape.kv_heads, self.options.device.clone());
         // From the columns of all entries to those of pages and of the tail.
         let part = |lists: Vec<Vec<usize>>, narrow: (usize, usize)| {
             if self.aligned() {
@@ -430,16 +418,16 @@ impl<C: Codec> Store for PagedStore<C> {
             let selection = Selection::of_heads(&lists, heads, &device);
             statistics.clone().map(|one| gather_scalars(one, &selection))
         };
-        let lists = self.table.lists();
-        let old = self.counts().zip(self.tail.counts());
+        let lists = &self.table.lists;
+        let old = self.counts().zip(&self.tail.counts);
         let old = old.map(|(count, &tail)| (columns - count..columns - tail).collect()).collect();
-        let tails = self.tail.counts().iter();
+        let tails = self.tail.counts.iter();
         let new = tails.map(|&tail| (columns - tail..columns).collect()).collect();
         let of_pages = (most > 0).then(|| part(old, (0, most * group)));
         let of_tail = (tail > 0).then(|| part(new, (columns - tail, tail)));
 
         if let (Some(statistics), Some(pages)) = (of_pages, &mut self.pages) {
-            let total = pages.count();
+            let total = pages.count;
             let mut place = vec![0; total];
             for (head, list) in lists.iter().enumerate() {
                 let missing = most - list.len();
@@ -473,7 +461,7 @@ impl<C: Codec> Store for PagedStore<C> {
 
     fn settle(&mut self) {
         let due = |&count: &usize| count >= self.most_in_tail();
-        if self.tail.counts().iter().any(due) {
+        if self.tail.counts.iter().any(due) {
             self.pack(self.room().min(self.tail.capacity()));
         }
     }
@@ -496,10 +484,10 @@ impl<C: Codec> Store for PagedStore<C> {
             parts.put_parts("channels", channels.save()?);
         }
         self.tail.save(&mut parts)?;
-        let lists = self.table.lists();
+        let lists = &self.table.lists;
         parts.put_numbers("table.lengths", lists.iter().map(Vec::len).collect::<Vec<_>>());
         parts.put_numbers("table", lists.concat());
-        parts.put_numbers("pages", [self.pages.as_ref().map_or(0, Pages::count)]);
+        parts.put_numbers("pages", [self.pages.as_ref().map_or(0, |pages| pages.count)]);
         if let Some(pages) = &self.pages {
             parts.put_parts("page", pages.save()?);
         }
@@ -511,7 +499,7 @@ impl<C: Codec> Store for PagedStore<C> {
         let options = StoreOptions { batch: rows, ..self.options.clone() };
         let counted = self.pages.as_ref().is_some_and(|pages| pages.statistics.is_some());
         let (copies, apart) = match &self.pages {
-            Some(pages) if counted => (rows, pages.count()),
+            Some(pages) if counted => (rows, pages.count),
             _ => (1, 0),
         };
         let copied =
@@ -545,13 +533,13 @@ impl<C: Codec> ReplayStore for PagedStore<C> {
 
     fn begin_device_indexing(&mut self, more: usize) -> bool {
         let (group, width, heads) =
-            (self.codec.group(), self.most_in_tail(), self.table.lists().len());
+            (self.codec.group(), self.most_in_tail(), self.table.lists.len());
         if self.open_columns().is_none() || !self.tail.begin_device_counting(width) {
             return false;
         }
         let Some(pages) = &mut self.pages else { return false };
         let new = more.div_ceil(group);
-        pages.reserve(pages.count() + heads * new, self.options.ops.as_ref());
+        pages.reserve(pages.count + heads * new, self.options.ops.as_ref());
         self.table.begin_in_place(self.table.most() + new);
         // Made now, so that it is part of the state.
         self.table.index(&self.options.device);
@@ -572,7 +560,7 @@ impl<C: Codec> ReplayStore for PagedStore<C> {
 
     fn open_columns(&self) -> Option<usize> {
         let can = self.reads_pages.get() == Some(&true)
-            && self.most_pages() > 0
+            && self.table.most() > 0
             && self.tail.statistics().is_empty();
         can.then(|| self.open.unwrap_or(0))
     }
@@ -584,6 +572,6 @@ impl<C: Codec> ReplayStore for PagedStore<C> {
 
     fn is_next_apart(&self) -> bool {
         let most = self.most_in_tail();
-        self.tail.counts().iter().any(|&count| count + 1 >= most)
+        self.tail.counts.iter().any(|&count| count + 1 >= most)
     }
 }

@@ -30,8 +30,7 @@ pub(super) struct Pages {
     /// `[pages, numbers, group]`, the [numbers](crate::ops::AttentionStatistics::by_head) of a kv
     /// head.
     pub(super) statistics: Option<Tensor<3>>,
-    /// Number of pages.
-    count: usize,
+    pub(super) count: usize,
 }
 
 impl Pages {
@@ -75,10 +74,6 @@ impl Pages {
             }),
             count: pages,
         }
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.count
     }
 
     /// Number of pages that the buffers have room for.
@@ -176,7 +171,6 @@ impl Pages {
             + self.statistics.as_ref().map_or(0, |statistics| buffer_bytes(statistics, rows))
     }
 
-    /// Bytes of the spare room.
     pub(super) fn spare_bytes(&self, rows: Rows) -> usize {
         let capacity = self.capacity();
         self.bytes(rows) / capacity.max(1) * (capacity - self.count)
@@ -208,9 +202,6 @@ pub(super) fn side_by_side<K: Basic>(
 ) -> Tensor<3, K> {
     let [_, per, group] = x.dims();
     let most = index.dims()[0] / (batch * heads);
-    x.select(0, index.clone()).reshape([batch * heads, most, per, group]).swap_dims(1, 2).reshape([
-        batch,
-        heads * per,
-        most * group,
-    ])
+    let pages = x.select(0, index.clone()).reshape([batch * heads, most, per, group]);
+    pages.swap_dims(1, 2).reshape([batch, heads * per, most * group])
 }

@@ -161,7 +161,6 @@ fn groups(Packed { words, measures }: &Packed) -> Option<PackedGroups> {
     Some(PackedGroups { words: words.clone(), scale: scale.clone(), min: min.clone() })
 }
 
-/// Quantizes pages.
 fn pack(input: QuantizeInput, ops: &dyn Ops) -> Packed {
     let found = ops.quantize(input.clone());
     // Pages are of one shape, which no kernel refuses.

@@ -67,8 +67,20 @@ impl RaggedBody {
 }
 
 impl Body for RaggedBody {
-    const EVICTS: bool = true;
+    const CLUSTERED: bool = false;
     const COUNTS_TAIL: bool = true;
+
+    fn tokens(&self) -> &Tokens {
+        &self.tokens
+    }
+
+    fn tokens_mut(&mut self) -> &mut Tokens {
+        &mut self.tokens
+    }
+
+    fn rows(&self) -> [&Tensor<2>; 2] {
+        [&self.keys, &self.values]
+    }
 
     fn evict(
         &mut self,
@@ -77,13 +89,12 @@ impl Body for RaggedBody {
         counted: AttentionStatistics,
         options: &StoreOptions,
     ) -> Result<Option<Tensor<2>>> {
-        let Self { tokens, keys, values, .. } = self;
-        let (layout, positions, statistics) = tokens.parts_mut();
+        let Self { tokens: Tokens { layout, positions, statistics }, keys, values, .. } = self;
         let rows = SlotRows::Ragged {
             keys,
             values,
             offsets: layout.offsets(),
-            counts: layout.counts(),
+            counts: &layout.counts,
             new_keys: token.keys,
             new_values: token.values,
             new_positions: token.positions,
@@ -93,13 +104,12 @@ impl Body for RaggedBody {
     }
 
     fn ordered(&self, options: &StoreOptions) -> Result<Self> {
-        let order = Selection::by_position(self.positions());
-        let counts = self.layout().counts();
+        let Tokens { layout, positions, statistics } = self.tokens.clone();
+        let order = Selection::by_position(positions.clone());
         let [keys, values] = self.pad(no_tail(options), options)?;
-        let (positions, statistics) = (self.positions(), self.statistics());
         let entries = Entries { keys, values, positions, statistics, clustering: None };
-        let before = Some(self.layout().clone());
-        match Self::pack(gather_entries(entries, &order), counts, before, options)? {
+        let counts = &self.tokens.layout.counts;
+        match Self::pack(gather_entries(entries, &order), counts, Some(layout), options)? {
             Packing::Packed(body) => Ok(body),
             Packing::AsTheyAre(_) => Ok(self.clone()),
         }
@@ -121,15 +131,6 @@ impl Body for RaggedBody {
         Ok(Packing::Packed(Self::new(tokens, both, options)))
     }
 
-    fn layout(&self) -> &Layout {
-        &self.tokens.layout
-    }
-
-    fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]> {
-        let both = [self.keys.clone(), self.values.clone()];
-        self.tokens.layout.pad(both, tail, options.ops.as_ref())
-    }
-
     /// Keys that are encoded in every call are laid out for it. The weights of one query are its
     /// sums.
     fn attend(
@@ -145,8 +146,8 @@ impl Body for RaggedBody {
             keys: self.keys.clone(),
             values: self.values.clone(),
             offsets: self.tokens.layout.offsets(),
-            width: self.tokens.layout.width(),
-            positions: has_free_slots.then(|| self.positions()),
+            width: self.tokens.layout.width,
+            positions: has_free_slots.then(|| self.tokens.positions.clone()),
             tail,
             tail_counts,
         }))
@@ -158,38 +159,29 @@ impl Body for RaggedBody {
         visitor.tensor(StateTensor::Float2(&mut self.values));
     }
 
-    fn positions(&self) -> Tensor<3, Int> {
-        self.tokens.positions()
-    }
-
-    fn statistics(&self) -> AttentionStatistics {
-        self.tokens.statistics()
-    }
-
-    fn columns(&self) -> usize {
-        self.tokens.layout.width()
-    }
-
-    fn set_statistics(&mut self, statistics: AttentionStatistics) {
-        self.tokens.set_statistics(statistics);
-    }
-
     fn bytes(&self) -> usize {
         self.bytes
     }
 
     fn save(&self) -> Result<Parts> {
-        let mut parts = Parts::default();
-        parts.put_parts("tokens", self.tokens.save()?);
+        let (mut parts, mut tokens) = (Parts::default(), Parts::default());
+        tokens.put_numbers("counts", &self.tokens.layout.counts[..]);
+        self.tokens.put(&mut tokens)?;
+        parts.put_parts("tokens", tokens);
         parts.put("keys", &self.keys)?;
         parts.put("values", &self.values)?;
         Ok(parts)
     }
 
     fn restore(mut parts: Parts, options: &StoreOptions) -> Result<Self> {
-        let tokens = Tokens::restore(parts.take_parts("tokens"), options)?;
-        let dims = [tokens.layout.total(), options.shape.head_dim];
-        let mut rows = |name| parts.take_float(name, dims, &options.device);
+        let StoreOptions { shape, batch, ref device, .. } = *options;
+        let mut of_tokens = parts.take_parts("tokens");
+        let counts = of_tokens.take_list("counts", batch * shape.kv_heads)?;
+        let layout = Layout::new(batch, shape.kv_heads, &counts, None, device);
+        let (width, dims) = (layout.width, [layout.total(), shape.head_dim]);
+        let tokens = Tokens::take(layout, width, &mut of_tokens, options)?;
+        of_tokens.finish()?;
+        let mut rows = |name| parts.take_float(name, dims, device);
         let both = [rows("keys")?, rows("values")?];
         parts.finish()?;
         Ok(Self::new(tokens, both, options))
@@ -197,7 +189,7 @@ impl Body for RaggedBody {
 
     fn repeated(&self, options: &StoreOptions) -> Self {
         let rows = options.batch;
-        let both = [&self.keys, &self.values].map(|x| x.clone().repeat_dim(0, rows));
+        let both = self.rows().map(|x| x.clone().repeat_dim(0, rows));
         Self::new(self.tokens.repeated(rows), both, options)
     }
 

@@ -3,8 +3,8 @@ use std::sync::OnceLock;
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery, interface::attend_entries,
-    layout::Layout, replay::ReplayStore, slots::misfit,
+    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery, dense::write_statistics,
+    interface::attend_entries, layout::Layout, replay::ReplayStore, slots::misfit, tokens::Tokens,
 };
 use crate::{
     Result,
@@ -20,17 +20,22 @@ use crate::{
 /// completes them to a store.
 pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Whether several tokens share an entry.
-    const CLUSTERED: bool = false;
-
-    /// Whether a token can take the place of an entry.
-    const EVICTS: bool = false;
+    const CLUSTERED: bool;
 
     /// Whether [`attend`](Self::attend) takes a tail that the device counts.
-    const COUNTS_TAIL: bool = false;
+    const COUNTS_TAIL: bool;
+
+    /// Its tokens, and the layout of its rows.
+    fn tokens(&self) -> &Tokens;
+
+    fn tokens_mut(&mut self) -> &mut Tokens;
+
+    /// Keys and values of all its entries, each `[total, head_dim]`.
+    fn rows(&self) -> [&Tensor<2>; 2];
 
     /// Whether a token appended to heads that hold `held` tokens can take an entry's place.
     fn can_evict(&self, held: &[usize]) -> bool {
-        held == self.layout().counts()
+        held == self.tokens().layout.counts
     }
 
     /// Number of columns for the tokens of a head, where tokens share entries.
@@ -40,12 +45,12 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
 
     /// Number of entries of each head, when heads hold `held` tokens.
     fn entry_counts(&self, _held: &[usize]) -> Vec<usize> {
-        self.layout().counts().to_vec()
+        self.tokens().layout.counts.clone()
     }
 
     /// Number of its rows without an entry, when heads hold `held` tokens.
     fn free_rows(&self, held: &[usize]) -> usize {
-        self.layout().total().saturating_sub(held.iter().sum())
+        self.tokens().layout.total().saturating_sub(held.iter().sum())
     }
 
     /// Gives each head rows, of which those behind its entries are free, and columns of tokens: see
@@ -68,19 +73,13 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
         eviction: &Eviction,
         counted: AttentionStatistics,
         options: &StoreOptions,
-    ) -> Result<Option<Tensor<2>>> {
-        let _ = (token, eviction, counted, options);
-        Ok(None)
-    }
+    ) -> Result<Option<Tensor<2>>>;
 
     /// The same entries, laid out by position.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation).
-    fn ordered(&self, options: &StoreOptions) -> Result<Self> {
-        let _ = options;
-        Ok(self.clone())
-    }
+    fn ordered(&self, options: &StoreOptions) -> Result<Self>;
 
     /// Packs entries, of which each batch row and head holds the last `counts`; gives them back if
     /// packing gains nothing. `before` is the last layout.
@@ -94,26 +93,16 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
         options: &StoreOptions,
     ) -> Result<Packing<Self>>;
 
-    /// The layout of its rows.
-    fn layout(&self) -> &Layout;
-
     /// Lays out keys and values of all its entries and of a tail; heads that hold fewer are padded
     /// at the left. Tokens that share an entry have one row.
-    fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]>;
+    fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]> {
+        self.tokens().layout.pad(self.rows().map(Tensor::clone), tail, options.ops.as_ref())
+    }
 
     /// The clusters of tokens that share entries, if there are any.
     fn clustering(&self) -> Option<Clustering> {
         None
     }
-
-    /// The positions of its entries, `[batch, kv_heads, columns]`, −1 at padding.
-    fn positions(&self) -> Tensor<3, Int>;
-
-    /// The attention statistics of its entries.
-    fn statistics(&self) -> AttentionStatistics;
-
-    /// Columns of the longest head.
-    fn columns(&self) -> usize;
 
     /// Computes attention of one query per head over these entries and a tail without padding, in
     /// this layout; `None` if no kernel supports it. The device may count the entries of the tail,
@@ -123,18 +112,11 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
         tail: (Tail, Option<Tensor<1, Int>>),
         input: &StoreQuery<'_>,
         has_free_slots: bool,
-    ) -> Result<Option<AttentionOutput>> {
-        let _ = (tail, input, has_free_slots);
-        Ok(None)
-    }
-
-    /// Replaces the statistics.
-    fn set_statistics(&mut self, statistics: AttentionStatistics);
+    ) -> Result<Option<AttentionOutput>>;
 
     /// Visits its tensors, see [`Replay::visit_state`](crate::state::Replay::visit_state).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor);
 
-    /// Bytes held on the device.
     fn bytes(&self) -> usize;
 
     /// The parts of a file.
@@ -235,17 +217,18 @@ impl<B: Body> Segmented<B> {
     fn scalars_as_they_lie(&self) -> (Tensor<3, Int>, AttentionStatistics) {
         let of_tail = || (self.tail.positions_as_they_lie(), self.tail.statistics_as_they_lie());
         let Some(body) = &self.body else { return of_tail() };
+        let tokens = body.tokens();
+        let (positions, statistics) = (tokens.positions.clone(), tokens.statistics.clone());
         if self.tail.columns() == 0 {
-            return (body.positions(), body.statistics());
+            return (positions, statistics);
         }
-        let (positions, statistics) = of_tail();
-        let statistics =
-            body.statistics().zip(statistics, |one, more| Tensor::cat(vec![one, more], 2));
-        (Tensor::cat(vec![body.positions(), positions], 2), statistics)
+        let (newer, of_newer) = of_tail();
+        let statistics = statistics.zip(of_newer, |one, more| Tensor::cat(vec![one, more], 2));
+        (Tensor::cat(vec![positions, newer], 2), statistics)
     }
 
     fn body_columns(&self) -> usize {
-        self.body.as_ref().map_or(0, B::columns)
+        self.body.as_ref().map_or(0, |body| body.tokens().width())
     }
 }
 
@@ -269,7 +252,7 @@ impl<B: Body> Store for Segmented<B> {
     fn free_slot_bytes(&self, held: &[usize]) -> usize {
         match &self.body {
             Some(body) if self.has_free_slots => {
-                let slots = body.layout().total();
+                let slots = body.tokens().layout.total();
                 body.bytes() / slots.max(1) * body.free_rows(held)
             }
             Some(_) => 0,
@@ -323,17 +306,13 @@ impl<B: Body> Store for Segmented<B> {
 
     fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
         let statistics = AttentionStatistics::default();
-        let entries = match (&self.body, self.unordered) {
-            (Some(body), false) => {
-                let tail = self.tail();
-                let clustering = body.clustering();
-                let clustering = clustering.map(|clustering| clustering.followed_by(tail.entries));
-                let [keys, values] = body.pad(tail, &self.options)?;
-                return Ok(Entries { keys, values, positions, statistics, clustering });
-            }
-            _ => self.entries()?,
+        let Some(body) = self.body.as_ref().filter(|_| !self.unordered) else {
+            return Ok(Entries { positions, statistics, ..self.entries()? });
         };
-        Ok(Entries { positions, statistics, ..entries })
+        let tail = self.tail();
+        let clustering = body.clustering().map(|clustering| clustering.followed_by(tail.entries));
+        let [keys, values] = body.pad(tail, &self.options)?;
+        Ok(Entries { keys, values, positions, statistics, clustering })
     }
 
     fn positions(&self) -> Tensor<3, Int> {
@@ -390,7 +369,8 @@ impl<B: Body> Store for Segmented<B> {
         let columns = self.body_columns();
         let tail = self.tail.columns();
         if let Some(body) = &mut self.body {
-            body.set_statistics(statistics.clone().map(|one| one.narrow(2, 0, columns)));
+            let own = statistics.clone().map(|one| one.narrow(2, 0, columns));
+            write_statistics(&mut body.tokens_mut().statistics, own, 0);
         }
         if tail > 0 {
             self.tail.set_statistics(statistics.map(|one| one.narrow(2, columns, tail)));
@@ -399,7 +379,7 @@ impl<B: Body> Store for Segmented<B> {
 
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) -> Result<()> {
         let columns = entries.columns();
-        let before = self.body.as_ref().map(|body| body.layout().clone());
+        let before = self.body.as_ref().map(|body| body.tokens().layout.clone());
         let packed = B::pack(entries, counts, before, &self.options)?;
         (self.padded, self.unordered, self.has_free_slots) = (false, false, false);
         match packed {
@@ -424,8 +404,7 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn in_place(&mut self) -> Option<&mut dyn SlotStore> {
-        let evicts = if self.body.is_some() { B::EVICTS } else { !B::CLUSTERED };
-        evicts.then_some(self)
+        (self.body.is_some() || !B::CLUSTERED).then_some(self)
     }
 
     fn save(&self) -> Result<Option<Parts>> {
@@ -523,7 +502,7 @@ impl<B: Body> SlotStore for Segmented<B> {
 
     fn slots_with_free(&self) -> Option<Vec<usize>> {
         match &self.body {
-            Some(body) => self.has_free_slots.then(|| body.layout().counts().to_vec()),
+            Some(body) => self.has_free_slots.then(|| body.tokens().layout.counts.clone()),
             None => self.tail.slots_with_free(),
         }
     }

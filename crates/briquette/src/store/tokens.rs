@@ -1,6 +1,6 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{StoreOptions, dense::write_statistics, layout::Layout};
+use super::{StoreOptions, layout::Layout};
 use crate::{
     Result,
     columns::behind_zeros,
@@ -11,8 +11,8 @@ use crate::{
     state::{StateTensor, StateVisitor, visit_statistics},
 };
 
-/// Positions and statistics of tokens in rectangles, one row per head, and the layout of their
-/// lists.
+/// Positions and statistics of tokens in rectangles, one row per head, and the layout of the lists
+/// of their keys and values.
 ///
 /// Unlike keys and values, they are looked at in every step: in lists they would have to be laid
 /// out each time.
@@ -20,9 +20,9 @@ use crate::{
 pub(super) struct Tokens {
     pub(super) layout: Layout,
     /// `[batch, kv_heads, width]`, −1 at padding.
-    positions: Tensor<3, Int>,
+    pub(super) positions: Tensor<3, Int>,
     /// Each `[batch, heads, width]`, 0 at padding.
-    statistics: AttentionStatistics,
+    pub(super) statistics: AttentionStatistics,
 }
 
 impl Tokens {
@@ -38,7 +38,7 @@ impl Tokens {
         let StoreOptions { shape, batch, ref device, .. } = *options;
         let layout = Layout::new(batch, shape.kv_heads, counts, before, device);
         let [_, _, columns] = positions.dims();
-        let width = layout.width();
+        let width = layout.width;
         if width > columns {
             let missing = width - columns;
             let padding = Tensor::full([batch, shape.kv_heads, missing], -1, device);
@@ -56,23 +56,24 @@ impl Tokens {
         Self { layout, positions, statistics }
     }
 
-    pub(super) fn save(&self) -> Result<Parts> {
-        let mut parts = Parts::default();
-        parts.put_numbers("counts", self.layout.counts());
+    /// Puts positions and statistics among the parts of a file.
+    pub(super) fn put(&self, parts: &mut Parts) -> Result<()> {
         parts.put("positions", &self.positions)?;
-        statistics::save(&self.statistics, &mut parts)?;
-        Ok(parts)
+        statistics::save(&self.statistics, parts)
     }
 
-    pub(super) fn restore(mut parts: Parts, options: &StoreOptions) -> Result<Self> {
+    /// Takes what [`put`](Self::put) has put, in `width` columns.
+    pub(super) fn take(
+        layout: Layout,
+        width: usize,
+        parts: &mut Parts,
+        options: &StoreOptions,
+    ) -> Result<Self> {
         let StoreOptions { shape, batch, observes, ref device, .. } = *options;
-        let counts = parts.take_list("counts", batch * shape.kv_heads)?;
-        let layout = Layout::new(batch, shape.kv_heads, &counts, None, device);
-        let dims = [batch, shape.kv_heads, layout.width()];
-        let positions = parts.take_int("positions", dims, None, device)?;
-        let none = statistics::zeros(observes, shape, batch, layout.width(), device);
-        let statistics = statistics::restore(none, &mut parts, device)?;
-        parts.finish()?;
+        let positions =
+            parts.take_int("positions", [batch, shape.kv_heads, width], None, device)?;
+        let none = statistics::zeros(observes, shape, batch, width, device);
+        let statistics = statistics::restore(none, parts, device)?;
         Ok(Self { layout, positions, statistics })
     }
 
@@ -85,14 +86,9 @@ impl Tokens {
         }
     }
 
-    /// `[batch, kv_heads, width]`, −1 at padding.
-    pub(super) fn positions(&self) -> Tensor<3, Int> {
-        self.positions.clone()
-    }
-
-    /// Each `[batch, heads, width]`, 0 at padding.
-    pub(super) fn statistics(&self) -> AttentionStatistics {
-        self.statistics.clone()
+    /// Columns of the longest head.
+    pub(super) fn width(&self) -> usize {
+        self.positions.dims()[2]
     }
 
     pub(super) fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
@@ -101,16 +97,6 @@ impl Tokens {
         visit_statistics(&mut self.statistics, visitor);
     }
 
-    /// The layout, and positions and statistics to be changed in place.
-    pub(super) fn parts_mut(&mut self) -> (&Layout, &mut Tensor<3, Int>, &mut AttentionStatistics) {
-        (&self.layout, &mut self.positions, &mut self.statistics)
-    }
-
-    pub(super) fn set_statistics(&mut self, statistics: AttentionStatistics) {
-        write_statistics(&mut self.statistics, statistics, 0);
-    }
-
-    /// Bytes it takes on the device.
     pub(super) fn bytes(&self, rows: Rows) -> usize {
         let statistics =
             self.statistics.stacked().map_or(0, |statistics| buffer_bytes(statistics, rows));

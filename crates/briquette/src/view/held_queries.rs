@@ -37,11 +37,8 @@ impl HeldQueries {
         let counts = |&position: &i64| position >= first as i64;
         let mask = self.positions.iter().flatten();
         let mask: Vec<f32> = mask.map(|position| f32::from(counts(position))).collect();
-        let number: Vec<f32> = self
-            .positions
-            .iter()
-            .map(|row| row.iter().filter(|position| counts(position)).count().max(1) as f32)
-            .collect();
+        let of_row = |row: &Vec<i64>| row.iter().filter(|it| counts(it)).count().max(1) as f32;
+        let number: Vec<f32> = self.positions.iter().map(of_row).collect();
         let device = queries.device();
         let options = (&device, DType::F32);
         let mask: Tensor<4> =

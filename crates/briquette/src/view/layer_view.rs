@@ -1,6 +1,6 @@
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
 
-use super::{Bounds, Encoded, HeldQueries, Measures, Wanted, Window, WindowMoments};
+use super::{Bounds, Encoded, HeldQueries, Measures, Moments, Window, WindowMoments};
 use crate::{
     CacheShape, Error, Profile, QueryStatistics, Result,
     budget::Protect,
@@ -8,6 +8,7 @@ use crate::{
         Entries, OpError, Ops, SelectInput, Selection, Split, Statistic, constant_ints,
         expand_clusters, group_mean, select_entries,
     },
+    position::{Encode, mean_rotation},
 };
 
 /// State of a layer, lent to the scorer, the allocator and the reducer in turn.
@@ -23,7 +24,7 @@ pub struct LayerView<'a> {
     /// The entries.
     pub entries: &'a Entries,
     /// Number of entries per head, which are its last columns.
-    pub held: &'a [usize],
+    pub lengths: &'a [usize],
     /// Tokens seen per batch row, padding not counted.
     pub seen: &'a [usize],
     /// The policy's budget per layer and batch row, in tokens.
@@ -95,7 +96,7 @@ impl<'a> LayerView<'a> {
     /// compressed again because others have arrived.
     pub fn encoded_keys(&self, stage: &str) -> Result<Tensor<4>> {
         let encoded = self.encoded.ok_or_else(|| without(stage, "positions"))?;
-        encoded.keys(self.keys()?, self.ops)
+        Encode::keys(encoded.keys.as_ref(), self.keys()?, self.ops)
     }
 
     /// Returns the mean of the matrices that encode a query at the next `count` positions,
@@ -105,8 +106,9 @@ impl<'a> LayerView<'a> {
     /// The errors of [`encoded_keys`](Self::encoded_keys), and [`Error::Stage`] where queries and
     /// keys come rotated.
     pub fn mean_rotation(&self, count: usize, stage: &str) -> Result<Tensor<4>> {
-        let encoded = self.encoding_ahead(stage)?;
-        encoded.mean_rotation(count, &self.entries.keys)
+        let Encoded { encoding, next, .. } = self.encoding_ahead(stage)?;
+        let keys = &self.entries.keys;
+        mean_rotation(*encoding, next, count, keys.dims()[3], &keys.device())
     }
 
     /// Encodes queries `x`, `[1, query_heads, 1, head_dim]`, at the positions `ahead` of the next
@@ -165,10 +167,8 @@ impl<'a> LayerView<'a> {
     /// # Errors
     /// [`Error::Stage`] if the stage did not say that it observes it.
     pub fn statistic(&self, statistic: Statistic, stage: &str) -> Result<Tensor<3>> {
-        self.entries
-            .statistics
-            .get(statistic)
-            .ok_or_else(|| without(stage, &format!("{statistic:?}")))
+        let found = self.entries.statistics.get(statistic);
+        found.ok_or_else(|| without(stage, &format!("{statistic:?}")))
     }
 
     /// Returns the weights of the last `queries` queries, `[batch, query_heads, queries, entries]`,
@@ -194,7 +194,7 @@ impl<'a> LayerView<'a> {
     ///
     /// # Errors
     /// [`Error::Stage`] if the stage did not say that it observes a window.
-    pub fn moments(&self, queries: usize, wanted: Wanted, stage: &str) -> Result<WindowMoments> {
+    pub fn moments(&self, queries: usize, wanted: Moments, stage: &str) -> Result<WindowMoments> {
         let window = self.window.ok_or_else(|| without(stage, "window"))?;
         window.moments(queries, self.window_queries, wanted)
     }
@@ -273,6 +273,20 @@ impl<'a> LayerView<'a> {
         self.protect.sinks.saturating_add(recent).min(budget)
     }
 
+    /// Returns the scores of the entries of a head that are not protected under a budget of
+    /// `budget` tokens, out of the `scores` of all columns of all heads.
+    pub(crate) fn unprotected<'s>(
+        &self,
+        scores: &'s [f32],
+        head: usize,
+        budget: usize,
+    ) -> &'s [f32] {
+        let (columns, held) = (self.entries.columns(), self.lengths[head]);
+        let first = self.protect.sinks.min(held);
+        let last = held.saturating_sub(self.protect.recent_tokens(budget)).max(first);
+        &scores[(head + 1) * columns - held..][first..last]
+    }
+
     /// Returns this layer's share, in a batch row, of tokens that are shared out among all measured
     /// layers. `share_out` gets their measures, in order, and returns as many shares; it is called
     /// again only when `bounds` have changed.
@@ -325,7 +339,7 @@ impl<'a> LayerView<'a> {
             keep.iter().map(|&keep| self.protect.recent_tokens(keep)).collect();
         let selected = run(SelectInput {
             scores: self.scores("selection")?,
-            lengths: self.held,
+            lengths: self.lengths,
             keep,
             sinks: self.protect.sinks,
             recent: &recent,

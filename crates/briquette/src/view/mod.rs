@@ -11,7 +11,7 @@ mod window;
 pub use held_queries::HeldQueries;
 pub use layer_view::LayerView;
 pub use measures::{Bounds, Measure, Measures};
-pub use moments::{Wanted, WindowMoments};
+pub use moments::{Moments, WindowMoments};
 pub(crate) use positions::Encoded;
 pub(crate) use reach::reach;
 pub(crate) use window::{Known, Window};

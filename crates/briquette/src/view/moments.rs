@@ -4,7 +4,7 @@ use crate::ops::{MomentsOutput, constant_floats};
 
 /// Sums to compute besides those of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Moments {
     /// [`WindowMoments::variance`].
     pub variance: bool,
     /// [`WindowMoments::entropy`].

@@ -2,8 +2,8 @@ use burn::tensor::{Tensor, TensorData};
 
 use crate::{
     Result,
-    ops::{Ops, send},
-    position::{Encode, PositionEncoding, mean_rotation},
+    ops::send,
+    position::{Encode, PositionEncoding},
 };
 
 /// Encoding of positions in the queries and keys of a layer in this call.
@@ -17,11 +17,6 @@ pub(crate) struct Encoded<'a> {
 }
 
 impl Encoded<'_> {
-    /// Returns keys, given as they are held, with their positions encoded.
-    pub(crate) fn keys(&self, keys: Tensor<4>, ops: &dyn Ops) -> Result<Tensor<4>> {
-        Encode::keys(self.keys.as_ref(), keys, ops)
-    }
-
     /// Encodes `x`, `[1, heads, 1, head_dim]`, at the positions `ahead` of the next token's, and
     /// returns the mean.
     pub(crate) fn ahead(&self, x: Tensor<4>, ahead: &[usize]) -> Result<Tensor<4>> {
@@ -42,10 +37,5 @@ impl Encoded<'_> {
             self.encoding.encode(x.clone().repeat_dim(2, count), positions).mean_dim(2)
         };
         Ok(Tensor::cat(self.next.iter().map(of_row).collect(), 0))
-    }
-
-    /// The mean rotation of the next `count` positions, `[batch, 1, head_dim, head_dim]`.
-    pub(crate) fn mean_rotation(&self, count: usize, like: &Tensor<4>) -> Result<Tensor<4>> {
-        mean_rotation(self.encoding, &self.next, count, like.dims()[3], &like.device())
     }
 }

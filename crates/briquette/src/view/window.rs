@@ -2,7 +2,7 @@ use std::cell::RefCell;
 
 use burn::tensor::Tensor;
 
-use super::{Wanted, WindowMoments};
+use super::{Moments, WindowMoments};
 use crate::{
     Result,
     ops::{Entries, MomentsInput, MomentsOutput, Ops, Visibility, WindowInput, expand_clusters},
@@ -54,7 +54,7 @@ impl Window<'_> {
         &self,
         queries: usize,
         own: &[usize],
-        wanted: Wanted,
+        wanted: Moments,
     ) -> Result<WindowMoments> {
         let queries = queries.min(self.queries.dims()[2]);
         let own: Vec<usize> = own.iter().map(|&own| own.min(queries)).collect();

@@ -1,5 +1,7 @@
 //! CompressKV: more for the layers that a small cache hurts most.
 
+use crate::reference::margin::falling;
+
 /// Bounds of a layer's share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ErrorAware {
@@ -26,8 +28,7 @@ pub fn keep(errors: &[f64], budget: usize, seen: usize, least: usize, most: f64)
         let part = (error / sum * rest).round() as usize;
         keep.push((least + part).clamp(least, most));
     }
-    let mut order: Vec<usize> = (0..layers).collect();
-    order.sort_by(|a, b| errors[*b].total_cmp(&errors[*a]).then(a.cmp(b)));
+    let mut order = falling(errors);
     while keep.iter().sum::<usize>() < layers * budget {
         let layer = order.iter().find(|layer| keep[**layer] < most).expect("the mean is below");
         keep[*layer] += 1;

@@ -46,7 +46,7 @@ mod tests {
     fn six_for_two_heads_of_six() {
         // The first and the last entry of each head are protected.
         let scores = [vec![99.0, 8.0, 7.0, 9.0, 6.0, 99.0], vec![99.0, 1.0, 2.0, 5.0, 0.5, 99.0]];
-        let mut margin = Margin::new();
+        let mut margin = Margin::default();
         assert_eq!(bodies(&scores, 1, 1, 0, 6, &mut margin), [4, 2]);
         assert_eq!(margin.scores, 0.5);
         assert_eq!(bodies(&scores, 1, 1, 0, 4, &mut margin), [4, 0]);
@@ -58,6 +58,6 @@ mod tests {
     #[test]
     fn of_equals_the_lower_head() {
         let scores = [vec![1.0, 3.0], vec![3.0, 1.0]];
-        assert_eq!(bodies(&scores, 0, 0, 0, 3, &mut Margin::new()), [2, 1]);
+        assert_eq!(bodies(&scores, 0, 0, 0, 3, &mut Margin::default()), [2, 1]);
     }
 }

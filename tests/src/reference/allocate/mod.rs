@@ -177,7 +177,7 @@ pub fn keep(cache: &ModelCache, layer: usize, margin: &mut Margin) -> Vec<usize>
                 let above = body.iter().filter(|score| **score >= threshold).count();
                 (above + scores.len() - body.len()).min(budget).max(1)
             };
-            method.score.scores(cache, layer, &mut Margin::new()).iter().map(of_head).collect()
+            method.score.scores(cache, layer, &mut Margin::default()).iter().map(of_head).collect()
         }
         Allocate::OneThreshold | Allocate::Composite => panic!("there is no second pass"),
         Allocate::ErrorAware(layers) => all_heads(of_layer(cache, layer, layers)),

@@ -74,7 +74,7 @@ mod tests {
         for (layer, preference) in [3.0, 1.0, 2.0].into_iter().enumerate() {
             cache.layers[layer].measured = Some(preference);
         }
-        let mut margin = Margin::new();
+        let mut margin = Margin::default();
         assert_eq!(bodies(&cache, 4, 20, &mut margin), [6, 2, 4]);
         assert_near(&[margin.shares], &[f64::INFINITY]);
         // No more than 5 are there.

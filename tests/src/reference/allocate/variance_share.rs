@@ -110,7 +110,7 @@ mod tests {
             cache.layers[layer].measured = Some(measured);
             (cache.layers[layer].seen, cache.layers[layer].measured_at) = (41, 40);
         }
-        let keep = |share| super::keep(&cache, 0, share, &mut Margin::new());
+        let keep = |share| super::keep(&cache, 0, share, &mut Margin::default());
         // 1 : 0.368 : 0.368 of 18 is 10.37, 3.81, 3.81.
         assert_eq!(keep(Share::Softmax), [10, 4, 4]);
         // A million to one: the others keep a sink and one more.
@@ -119,7 +119,7 @@ mod tests {
         // first is the smaller.
         assert_eq!(keep(Share::ExponentialDecay), [12, 4, 2]);
         cache.layers[0].measured = Some(1.5);
-        let keep = super::keep(&cache, 0, Share::ExponentialDecay, &mut Margin::new());
+        let keep = super::keep(&cache, 0, Share::ExponentialDecay, &mut Margin::default());
         assert_eq!(keep, [2, 12, 4]);
     }
 }

@@ -3,11 +3,11 @@
 use std::f64::consts::E;
 
 use crate::reference::Entry;
+use crate::reference::attention::dot;
 use crate::reference::margin::{Margin, absolute, largest};
 
 /// The cosine of two vectors; of one without length, zero.
 pub fn cosine(a: &[f64], b: &[f64]) -> f64 {
-    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
     if lengths == 0.0 { 0.0 } else { dot(a, b) / lengths }
 }
@@ -157,7 +157,7 @@ mod tests {
     fn all_are_merged_and_weigh_the_same() {
         let (mut heads, mut threshold) = (four(), None);
         let all = EmaMerge { beta: 0.7, all: true, average: true };
-        all.merge(&mut heads, &[vec![0, 2]], |e| &e.key, &mut threshold, &mut Margin::new());
+        all.merge(&mut heads, &[vec![0, 2]], |e| &e.key, &mut threshold, &mut Margin::default());
         // The second and the fourth go to the third.
         assert_near(&heads[0][2].key, &[1.0, 9.1 / 3.0]);
         assert_near(&heads[0][2].value, &[2.0, 1.0]);
@@ -174,7 +174,7 @@ mod tests {
         ]];
         let (kept, mut thresholds) = ([vec![0, 2]], [None; 2]);
         let merge = EmaMerge { beta: 0.7, all: false, average: true };
-        merge.apply(&mut heads, &kept, Compare::Each, &mut thresholds, &mut Margin::new());
+        merge.apply(&mut heads, &kept, Compare::Each, &mut thresholds, &mut Margin::default());
         assert_eq!(thresholds, [Some(1.0), Some(1.0)]);
         assert_near(&heads[0][2].key, &[0.0, 2.0]);
         assert_near(&heads[0][2].value, &[5.0, 0.0]);
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn the_nearer_half_is_merged() {
         let (mut heads, kept) = (four(), [vec![0, 2]]);
-        let (mut threshold, mut margin) = (None, Margin::new());
+        let (mut threshold, mut margin) = (None, Margin::default());
         merge(&mut heads, &kept, 0.7, &mut threshold, &mut margin);
         // The second has cosine 0.7186 with y (0.6954 with x), the fourth 1: only that one is above
         // the mean.
@@ -201,21 +201,21 @@ mod tests {
     #[test]
     fn the_threshold_follows() {
         let (mut heads, mut threshold) = (four(), Some(0.5));
-        merge(&mut heads, &[vec![0, 2]], 0.7, &mut threshold, &mut Margin::new());
+        merge(&mut heads, &[vec![0, 2]], 0.7, &mut threshold, &mut Margin::default());
         let near = 3.1 / (9.0 + 9.61_f64).sqrt();
         assert_near(&[threshold.unwrap()], &[0.7 * (1.0 + near) / 2.0 + 0.15]);
         // 0.7515: still above the second.
         assert_near(&heads[0][2].value, &[2.5, 1.0]);
         // Nothing evicted, nothing changed.
         let before = threshold;
-        merge(&mut heads, &[vec![0, 1, 2, 3]], 0.7, &mut threshold, &mut Margin::new());
+        merge(&mut heads, &[vec![0, 1, 2, 3]], 0.7, &mut threshold, &mut Margin::default());
         assert_eq!(threshold, before);
     }
 
     #[test]
     fn two_into_one_by_the_power_of_their_cosines() {
         let (mut heads, mut threshold) = (four(), Some(-1.0));
-        merge(&mut heads, &[vec![0, 2]], 0.0, &mut threshold, &mut Margin::new());
+        merge(&mut heads, &[vec![0, 2]], 0.0, &mut threshold, &mut Margin::default());
         let power = (3.1 / (9.0 + 9.61_f64).sqrt()).exp();
         let total = 2.0 * E + power;
         assert_near(&heads[0][2].key, &[3.0 * power / total, (6.0 * E + 3.1 * power) / total]);

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::ema_merge::cosine;
 use crate::reference::Entry;
 use crate::reference::margin::{Margin, absolute, border, largest, relative};
+use crate::reference::score::knorm::length;
 
 /// Positions at which the keys of members are encoded, if they are held without position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +142,6 @@ impl EvictThenMerge {
         representative: usize,
         joining: &[usize],
     ) -> Vec<Entry> {
-        let length = |vector: &[f64]| vector.iter().map(|x| x * x).sum::<f64>().sqrt();
         let unit = |vector: &[f64]| {
             let length = length(vector);
             vector
@@ -225,7 +225,7 @@ mod tests {
     fn members_share_a_direction_and_keep_their_length() {
         // Two representatives beside the window: the third and the first. The fourth and second
         // join them; the fifth is at 45° to both: cosines 0.7071, redundancy 0.5, not enough.
-        let mut margin = Margin::new();
+        let mut margin = Margin::default();
         let left = MERGE.apply(&members(), &scores(), 3, &mut margin);
         assert_eq!(positions(&left), [0, 1, 2, 3, 5]);
         assert_eq!(left.iter().map(|m| m.representative).collect::<Vec<_>>(), [0, 0, 2, 2, 5]);
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn directions_are_weighted_by_score() {
         let turned = EvictThenMerge { tau: 0.4, ..MERGE };
-        let left = turned.apply(&members(), &scores(), 2, &mut Margin::new());
+        let left = turned.apply(&members(), &scores(), 2, &mut Margin::default());
         // One representative, along y; the first two stand at 90°: redundancy 0. The fourth and
         // fifth join.
         assert_eq!(positions(&left), [2, 3, 4, 5]);
@@ -261,13 +261,13 @@ mod tests {
     fn gamma_bounds_the_members() {
         // (1.34 − 1)·3 = 1.02: one to be merged, the fourth; the others are evicted.
         let few = EvictThenMerge { gamma: 1.34, ..MERGE };
-        let left = few.apply(&members(), &scores(), 3, &mut Margin::new());
+        let left = few.apply(&members(), &scores(), 3, &mut Margin::default());
         assert_eq!(positions(&left), [0, 2, 3, 5]);
         let none = EvictThenMerge { gamma: 1.0, ..MERGE };
-        let left = none.apply(&members(), &scores(), 3, &mut Margin::new());
+        let left = none.apply(&members(), &scores(), 3, &mut Margin::default());
         assert_eq!(positions(&left), [0, 2, 5]);
         let strict = EvictThenMerge { tau: 1.0, ..MERGE };
-        let left = strict.apply(&members(), &scores(), 3, &mut Margin::new());
+        let left = strict.apply(&members(), &scores(), 3, &mut Margin::default());
         assert_eq!(positions(&left), [0, 2, 5]);
     }
 
@@ -280,7 +280,7 @@ mod tests {
         // Four entries outside: keep 3, so 2 representatives (third and fifth), and 3 members at
         // most.
         let scores = [5.0, 0.5, 6.0, 3.0, 5.5, 0.0];
-        let left = few.apply(&members, &scores, 3, &mut Margin::new());
+        let left = few.apply(&members, &scores, 3, &mut Margin::default());
         // The first is at 45° to the fifth, so both it and the second join; the fourth is nearest
         // to the third.
         let found: Vec<(usize, usize)> =
@@ -292,7 +292,7 @@ mod tests {
 
         // One member fewer: the one of the lowest score goes.
         let fewer = EvictThenMerge { gamma: 1.7, ..few };
-        let left = fewer.apply(&members, &scores, 3, &mut Margin::new());
+        let left = fewer.apply(&members, &scores, 3, &mut Margin::default());
         assert_eq!(positions(&left), [0, 2, 3, 4, 5]);
     }
 }

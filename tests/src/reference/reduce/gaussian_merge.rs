@@ -232,7 +232,7 @@ mod tests {
     fn the_most_similar_neighbours_are_joined_first() {
         // One entry too many: of the two links of cosine 1 the older.
         let mut heads = [six()];
-        let mut margin = Margin::new();
+        let mut margin = Margin::default();
         MERGE.apply(&mut heads, 5, &[LAST_AND_HEAVIEST], 0, &mut margin);
         let positions: Vec<usize> = heads[0].iter().map(|entry| entry.position).collect();
         assert_eq!(positions, [0, 2, 3, 4, 5]);
@@ -249,7 +249,7 @@ mod tests {
         // The first is the heaviest, the last the latest: the four between become one, its pivot
         // the fourth.
         let mut heads = [six()];
-        MERGE.apply(&mut heads, 2, &[LAST_AND_HEAVIEST], 0, &mut Margin::new());
+        MERGE.apply(&mut heads, 2, &[LAST_AND_HEAVIEST], 0, &mut Margin::default());
         let positions: Vec<usize> = heads[0].iter().map(|entry| entry.position).collect();
         assert_eq!(positions, [0, 3, 5]);
     }
@@ -261,7 +261,7 @@ mod tests {
         let second = (0..3).map(|i| entry(i, &keys[i], &[0.0, 0.0], i as f64)).collect();
         let mut heads = [six(), second];
         let free = Protected { sinks: 0, recent: 0, heavy: 0 };
-        let mut margin = Margin::new();
+        let mut margin = Margin::default();
         MERGE.apply(&mut heads, 7, &[LAST_AND_HEAVIEST, free], 0, &mut margin);
         assert_eq!([heads[0].len(), heads[1].len()], [4, 3]);
         assert_near(&[margin.cosines], &[1.0 - 0.5_f64.sqrt()]);
@@ -271,11 +271,11 @@ mod tests {
     fn a_fixed_threshold_joins_whatever_is_above() {
         let fixed = GaussianMerge { threshold: Some(0.7), ..MERGE };
         let mut heads = [six()];
-        fixed.apply(&mut heads, 5, &[LAST_AND_HEAVIEST], 0, &mut Margin::new());
+        fixed.apply(&mut heads, 5, &[LAST_AND_HEAVIEST], 0, &mut Margin::default());
         assert_eq!(heads[0].len(), 3);
         // Nothing happens while all fits.
         let mut heads = [six()];
-        fixed.apply(&mut heads, 6, &[LAST_AND_HEAVIEST], 0, &mut Margin::new());
+        fixed.apply(&mut heads, 6, &[LAST_AND_HEAVIEST], 0, &mut Margin::default());
         assert_eq!(heads[0].len(), 6);
     }
 
@@ -290,13 +290,13 @@ mod tests {
         ];
         let (near, far) = ((-0.25_f64).exp(), (-2.25_f64).exp());
         let total = 1.0 + near + far;
-        let merged = adaptive.merge(&set, [0, 0], &mut Margin::new());
+        let merged = adaptive.merge(&set, [0, 0], &mut Margin::default());
         assert_eq!(merged.position, 8);
         assert_near(&merged.key, &[(near + 3.0 * far) / total]);
         assert_near(&merged.value, &[3.0 * (20.0 + 10.0 * near + 30.0 * far) / total]);
         // Three times the same key.
         let same = set.map(|set| Entry { key: vec![4.0], ..set });
-        assert_near(&adaptive.merge(&same, [0, 0], &mut Margin::new()).value, &[60.0]);
+        assert_near(&adaptive.merge(&same, [0, 0], &mut Margin::default()).value, &[60.0]);
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
         // Far apart only the pivot is left, near together all weigh the same.
         let two = |distance: f64| {
             let set = [entry(0, &[0.0], &[0.0], 1.0), entry(1, &[distance], &[8.0], 0.0)];
-            merge.merge(&set, [0, 0], &mut Margin::new()).value[0]
+            merge.merge(&set, [0, 0], &mut Margin::default()).value[0]
         };
         assert_near(&[two(0.0), two(9.0)], &[4.0, 0.0]);
         // 0.1 apart: σ = (1 + g) / √8 with g = exp(−0.01 / 2σ²) is 0.7034, and g is 0.9899.
@@ -315,7 +315,7 @@ mod tests {
         assert!((g - 0.9899).abs() < 1e-4, "{g}");
         let average = GaussianMerge { sigma: Sigma::Average, pivot: Pivot::Last, ..MERGE };
         let set = [entry(0, &[0.0], &[0.0], 1.0), entry(1, &[9.0], &[8.0], 0.0)];
-        let merged = average.merge(&set, [0, 0], &mut Margin::new());
+        let merged = average.merge(&set, [0, 0], &mut Margin::default());
         assert_eq!(merged.position, 1);
         assert_near(&[merged.key[0], merged.value[0]], &[4.5, 4.0]);
     }
@@ -326,7 +326,7 @@ mod tests {
         let mut pivots = [0; 3];
         for seed in 0..300 {
             let merge = GaussianMerge { pivot: Pivot::Random(seed), ..MERGE };
-            pivots[merge.merge(&set, [0, 0], &mut Margin::new()).position] += 1;
+            pivots[merge.merge(&set, [0, 0], &mut Margin::default()).position] += 1;
         }
         assert!(pivots.iter().all(|count| (60..140).contains(count)), "{pivots:?}");
     }

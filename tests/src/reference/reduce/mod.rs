@@ -76,6 +76,12 @@ impl Reduce {
         Self::EvictThenMerge { gamma, tau, rotate, redundancy, by_attention: false }
     }
 
+    /// KVMerger's, with such a share of the budget protected.
+    pub fn kvmerger(protect: f64) -> Self {
+        let (sigma, pivot) = (Sigma::Fixed(5.0), Pivot::Score);
+        Self::GaussianMerge { protect, threshold: None, sigma, scale_values: false, pivot }
+    }
+
     /// D2O's.
     pub fn d2o() -> Self {
         Self::EmaMerge { beta: 0.7, all: false, compare: Compare::Keys, average: false }

@@ -107,7 +107,7 @@ mod tests {
             .map(|(position, (value, received))| entry(position, &[0.0], &[value], received))
             .collect();
         let draw = Draw { seed: 0, layer: 0, head: 0 };
-        merge(&mut entries, &[0, 2, 4], 2, draw, &mut Margin::new());
+        merge(&mut entries, &[0, 2, 4], 2, draw, &mut Margin::default());
         let values: Vec<f64> = entries.iter().map(|entry| entry.value[0]).collect();
         assert_near(&values, &[1.0, 8.0, 14.0, 7.0, 24.0, 5.0]);
     }
@@ -118,7 +118,7 @@ mod tests {
         let number = draw.at(0);
         for (received, merged) in [(number * 0.99, false), (number * 1.01, true)] {
             let mut entries = [entry(0, &[0.0], &[4.0], received), entry(1, &[0.0], &[1.0], 1.0)];
-            let mut margin = Margin::new();
+            let mut margin = Margin::default();
             merge(&mut entries, &[1], 32, draw, &mut margin);
             assert_eq!(entries[1].value[0], if merged { 5.0 } else { 1.0 });
             assert!((0.009..0.011).contains(&margin.scores));

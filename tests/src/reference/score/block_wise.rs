@@ -41,16 +41,14 @@ pub fn scores(
 mod tests {
     use super::*;
     use crate::reference::Method;
-    use crate::reference::score::by_hand::{assert_near, cache, entry};
+    use crate::reference::score::by_hand::{assert_near, cache, keys};
 
     #[test]
     fn three_blocks_of_two() {
         // Of 3 and 1 against 2 and 4 stay 1 and 2; against 1.5 stay 1 and 1.5.
         let mut cache = cache(Method::knorm(), 2);
-        let keys = [3.0, 1.0, 2.0, 4.0, 1.5];
-        cache.layers[0].heads[0] =
-            keys.iter().enumerate().map(|(i, key)| entry(i, &[*key], &[0.0], 0.0)).collect();
-        let found = scores(&cache, 0, 2, Inner::KeyNorm, &mut Margin::new());
+        cache.layers[0].heads[0] = keys(&[3.0, 1.0, 2.0, 4.0, 1.5]);
+        let found = scores(&cache, 0, 2, Inner::KeyNorm, &mut Margin::default());
         assert_near(&found[0], &[0.0, 1.0, 0.0, 0.0, 1.0]);
     }
 }

@@ -64,14 +64,13 @@ pub fn scores(
 mod tests {
     use super::*;
     use crate::reference::Method;
-    use crate::reference::score::by_hand::{assert_near, cache, entry};
+    use crate::reference::score::by_hand::{assert_near, cache, keys};
 
     #[test]
     fn chunks_of_two_in_two_heads() {
         let mut cache = cache(Method::knorm(), 9);
-        let head = |keys: [f64; 3]| (0..3).map(|i| entry(i, &[keys[i]], &[0.0], 0.0)).collect();
-        cache.layers[0].heads = vec![head([1.0, 3.0, 5.0]), head([2.0, 4.0, 1.0])];
-        let found = scores(&cache, 0, 2, Inner::KeyNorm, &mut Margin::new());
+        cache.layers[0].heads = vec![keys(&[1.0, 3.0, 5.0]), keys(&[2.0, 4.0, 1.0])];
+        let found = scores(&cache, 0, 2, Inner::KeyNorm, &mut Margin::default());
         assert_near(&found[0], &[-2.5, -2.5, -3.0]);
         assert_near(&found[1], &[-2.5, -2.5, -3.0]);
     }

@@ -66,7 +66,7 @@ mod tests {
         let numbers = [(3.0, 1.0), (1.0, 1.0), (2.0, -2.0)];
         let entries = numbers.iter().enumerate().map(|(i, (k, v))| entry(i, &[*k], &[*v], 0.0));
         cache.layers[0].heads = vec![entries.collect()];
-        let found = scores(&cache, 0, Inner::KeyNorm, 0.5, 0.25, &mut Margin::new());
+        let found = scores(&cache, 0, Inner::KeyNorm, 0.5, 0.25, &mut Margin::default());
         let reach: f64 = projection(0, 0, 1)[0].iter().map(|x| x.abs()).sum();
         assert_near(&found[0], &[-2.75 * reach, f64::INFINITY, -1.75 * 2.0 * reach]);
     }

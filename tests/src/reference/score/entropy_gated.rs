@@ -107,16 +107,14 @@ fn gate(
 mod tests {
     use super::*;
     use crate::reference::Method;
-    use crate::reference::score::by_hand::{assert_near, cache, entry};
+    use crate::reference::score::by_hand::{assert_near, cache, keys};
 
     #[test]
     fn a_spike_among_chunks_of_three() {
         // Moved up to 0 the first chunk is one token and nothing else: it gives one.
         let mut cache = cache(Method::knorm(), 9);
-        let keys = [1.0, 4.0, 4.0, 3.0, 3.5, 4.0, 3.0, 3.6, 4.0];
-        cache.layers[0].heads =
-            vec![keys.iter().enumerate().map(|(i, key)| entry(i, &[*key], &[0.0], 0.0)).collect()];
-        let found = scores(&cache, 0, (3, 1), Inner::KeyNorm, &mut Margin::new());
+        cache.layers[0].heads = vec![keys(&[1.0, 4.0, 4.0, 3.0, 3.5, 4.0, 3.0, 3.6, 4.0])];
+        let found = scores(&cache, 0, (3, 1), Inner::KeyNorm, &mut Margin::default());
         assert_near(&found[0], &[8.0, 1.0, 0.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0]);
     }
 }

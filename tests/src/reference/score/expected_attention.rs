@@ -2,7 +2,8 @@
 
 use super::knorm::length;
 use super::leverage::solve;
-use crate::reference::attention::weights;
+use crate::reference::attention::{dot, weights};
+use crate::reference::reduce::ema_merge::cosine;
 use crate::reference::{Head, ModelCache};
 
 /// Mean and covariance of the next queries of a query head.
@@ -62,10 +63,6 @@ fn next(cache: &ModelCache, layer: usize, query_head: usize, future: usize) -> N
     Next { mean: turned(&mean), covariance: columns }
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
 /// `[kv_heads][entries]`, zero for sinks.
 pub fn scores(cache: &ModelCache, layer: usize, future: usize, epsilon: f64) -> Vec<Vec<f64>> {
     let scale = cache.settings.scale;
@@ -85,8 +82,7 @@ pub fn scores(cache: &ModelCache, layer: usize, future: usize, epsilon: f64) -> 
 /// CapKV, `[kv_heads][entries]`, zero for sinks.
 pub fn capacities(cache: &ModelCache, layer: usize, future: usize, tau: f64) -> Vec<Vec<f64>> {
     of_heads(cache, layer, future, |next, keys, values| {
-        let cosine = |key: &Vec<f64>| super::keydiff::cosine(key, &next.mean);
-        let cosines: Vec<f64> = keys.iter().map(cosine).collect();
+        let cosines: Vec<f64> = keys.iter().map(|key| cosine(key, &next.mean)).collect();
         let highest = cosines.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> =
             cosines.iter().map(|cosine| (tau * (cosine - highest)).exp()).collect();

@@ -2,13 +2,7 @@
 
 use super::knorm::length;
 use crate::reference::Entry;
-
-/// The cosine of two vectors; 0 where one of them is zero.
-pub fn cosine(a: &[f64], b: &[f64]) -> f64 {
-    let lengths = length(a) * length(b);
-    let dot: f64 = a.iter().zip(b).map(|(a, b)| a * b).sum();
-    if lengths == 0.0 { 0.0 } else { dot / lengths }
-}
+use crate::reference::reduce::ema_merge::cosine;
 
 /// `[kv_heads][entries]`
 pub fn scores(heads: &[Vec<Entry>]) -> Vec<Vec<f64>> {

@@ -73,7 +73,7 @@ mod tests {
         // stays. A tail of one.
         let vectors = [[9.0, 9.0], [1.0, 2.0], [1.0, 0.0], [0.0, 0.0], [1.0, 2.0], [5.0, 5.0]];
         let entries: Vec<Entry> = (0..6).map(|i| entry(i, &vectors[i], &vectors[i], 0.0)).collect();
-        let mut margin = Margin::new();
+        let mut margin = Margin::default();
         let heads = [entries];
         let found = scores(&heads, 1, 2, &mut margin);
         assert_near(&found[0], &[1.0, 0.0, 0.5, 1.0, 1.0, 1.0]);

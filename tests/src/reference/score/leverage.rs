@@ -60,7 +60,7 @@ fn of_head(entries: &[Entry], sinks: usize, ridge: f64) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference::score::by_hand::{assert_near, entry};
+    use crate::reference::score::by_hand::{assert_near, keys};
 
     #[test]
     fn two_equations() {
@@ -70,8 +70,7 @@ mod tests {
     #[test]
     fn one_channel_is_squares_over_their_sum() {
         // Behind a sink 1, 2, 6: centred −2, −1, 3, squares 4, 1, 9.
-        let keys = [9.0, 1.0, 2.0, 6.0];
-        let entries = (0..4).map(|i| entry(i, &[keys[i]], &[0.0], 0.0)).collect();
+        let entries = keys(&[9.0, 1.0, 2.0, 6.0]);
         assert_near(&scores(&[entries], 1, 1.0)[0], &[0.0, 4.0 / 15.0, 1.0 / 15.0, 9.0 / 15.0]);
     }
 }

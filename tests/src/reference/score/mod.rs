@@ -203,25 +203,18 @@ pub enum Score {
 impl Score {
     /// Whether it looks at keys or values themselves, not at attention.
     pub fn looks_at_keys(&self) -> bool {
-        matches!(
+        !matches!(
             self,
-            Self::KeyNorm
-                | Self::KeyDifference
-                | Self::LagRelative { .. }
-                | Self::Cur { .. }
-                | Self::Leverage { .. }
-                | Self::Compactor { .. }
-                | Self::Chunk { .. }
-                | Self::Expected { .. }
-                | Self::Capacity { .. }
-                | Self::Redundancy { .. }
-                | Self::Chunks { .. }
-                | Self::Gated { .. }
-                | Self::Critical { .. }
-                | Self::Blocks { .. }
-                | Self::Drop { .. }
-                | Self::Direction
-                | Self::Trigonometric { .. }
+            Self::Recency
+                | Self::Random { .. }
+                | Self::Accumulated { .. }
+                | Self::Robust { .. }
+                | Self::Window(_)
+                | Self::Variance { .. }
+                | Self::GlobalLocal { .. }
+                | Self::Question { .. }
+                | Self::Reread { .. }
+                | Self::Repeat { .. }
         )
     }
 
@@ -307,10 +300,13 @@ pub(crate) mod by_hand {
             value: value.to_vec(),
             received: vec![vec![accumulated]],
             representative: position,
-            past: 0.0,
-            current: 0.0,
-            chunk: 0.0,
+            ..Entry::default()
         }
+    }
+
+    /// Entries of these keys, of one channel.
+    pub(crate) fn keys(keys: &[f64]) -> Vec<Entry> {
+        keys.iter().enumerate().map(|(i, key)| entry(i, &[*key], &[0.0], 0.0)).collect()
     }
 
     /// An empty cache of one layer, one head, one channel, without positions.

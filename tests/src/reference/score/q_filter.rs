@@ -17,7 +17,7 @@ pub fn scores(cache: &ModelCache, layer: usize) -> Vec<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference::score::by_hand::{assert_near, cache, entry};
+    use crate::reference::score::by_hand::{assert_near, cache, keys};
     use crate::reference::{Method, Profile};
 
     #[test]
@@ -25,8 +25,7 @@ mod tests {
         let mut cache = cache(Method::full(), 9);
         cache.settings.profile =
             Profile { directions: vec![vec![vec![-0.5]]], ..Profile::default() };
-        cache.layers[0].heads[0] =
-            vec![entry(0, &[3.0], &[0.0], 0.0), entry(1, &[-2.0], &[0.0], 0.0)];
+        cache.layers[0].heads[0] = keys(&[3.0, -2.0]);
         assert_near(&scores(&cache, 0)[0], &[-1.5, 1.0]);
     }
 }

@@ -1,8 +1,8 @@
 //! R-KV: what the last queries attend to, less what others say already.
 
-use super::keydiff::cosine;
 use super::window::Window;
 use crate::reference::ModelCache;
+use crate::reference::reduce::ema_merge::cosine;
 
 /// `[kv_heads][entries]`; the window's own tokens are above all.
 pub fn scores(cache: &ModelCache, layer: usize, window: Window, lambda: f64) -> Vec<Vec<f64>> {

@@ -1,7 +1,7 @@
 //! RoCo: the mean attention a token received, and how unsteady it was.
 
 use crate::reference::Entry;
-use crate::reference::margin::{Margin, border, relative};
+use crate::reference::margin::{Margin, border, falling, relative};
 
 /// Mean and population standard deviation of the weights an entry received, the mean over its
 /// group.
@@ -22,12 +22,11 @@ pub fn scores(heads: &[Vec<Entry>], first: usize, margin: &mut Margin) -> Vec<Ve
     let mut all = Vec::new();
     for entries in heads {
         let moments: Vec<(f64, f64)> = entries.iter().map(moments).collect();
-        let mut order: Vec<usize> = (0..entries.len()).collect();
-        order.sort_by(|a, b| moments[*b].1.total_cmp(&moments[*a].1).then(a.cmp(b)));
-        let unsteady = &order[..first.min(order.len())];
-        let falling: Vec<f64> = order.iter().map(|index| moments[*index].1).collect();
-        let (chosen, left) = falling.split_at(unsteady.len());
-        margin.score(border(chosen, left, relative));
+        let deviations: Vec<f64> = moments.iter().map(|(_, deviation)| *deviation).collect();
+        let order = falling(&deviations);
+        let (unsteady, steady) = order.split_at(first.min(order.len()));
+        let of = |order: &[usize]| order.iter().map(|index| deviations[*index]).collect::<Vec<_>>();
+        margin.score(border(&of(unsteady), &of(steady), relative));
 
         let score =
             |index: usize| moments[index].0 + if unsteady.contains(&index) { 2.0 } else { 0.0 };
@@ -39,18 +38,17 @@ pub fn scores(heads: &[Vec<Entry>], first: usize, margin: &mut Margin) -> Vec<Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference::score::by_hand::{assert_near, entry};
+    use crate::reference::score::by_hand::{assert_near, entry, keys};
 
     #[test]
     fn the_most_unsteady_of_four_comes_first() {
-        let mut entries: Vec<Entry> =
-            (0..4).map(|position| entry(position, &[0.0], &[0.0], 0.0)).collect();
+        let mut entries = keys(&[0.0; 4]);
         // Means 0.5, 0.3, 0.25, 0.2; deviations 0.1, 0.1, 0.25, 0.
         let received = [vec![0.6, 0.4, 0.5, 0.5], vec![0.4, 0.2], vec![0.5, 0.0], vec![0.2]];
         for (entry, received) in entries.iter_mut().zip(received) {
             entry.received = vec![received];
         }
-        let mut margin = Margin::new();
+        let mut margin = Margin::default();
         let scores = scores(&[entries], 1, &mut margin);
         assert_near(&scores[0], &[0.5, 0.3, 2.25, 0.2]);
         // The next deviation is 0.1, of the second; that of the first is sqrt(0.02 / 4).

@@ -1,6 +1,7 @@
 //! SnapKV, TOVA, CompressKV: what the last queries attend to.
 
 use crate::reference::attention::weights;
+use crate::reference::margin::falling;
 use crate::reference::profile::HeadScore;
 use crate::reference::{Entry, LayerCache, ModelCache};
 
@@ -48,8 +49,7 @@ pub enum Pick {
 impl Pick {
     /// The indices of the chosen, highest score first.
     pub fn choose(&self, scores: &[f64]) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..scores.len()).collect();
-        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+        let mut order = falling(scores);
         let count = match *self {
             Self::Top(count) => count,
             Self::Adaptive { threshold, least } => {

@@ -1,18 +1,24 @@
 //! Attention of many queries, and the column scores that follow from its log-sum-exp: causal and by
 //! position, sizes that cross each tile, strided inputs.
 
-use briquette::ops::{
-    AttentionInput, AttentionOps, AttentionOutput, OpError, Reference, Visibility,
-};
+use briquette::ops::{AttentionOutput, Reference, Visibility};
 use briquette_kernels::{FEW_QUERIES, PromptAttention, attention, column_scores, supports};
+use briquette_ops::{AttentionInput, AttentionOps};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
     reference::attention::{weighted_mean, weights},
+    session::tolerance,
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor};
 
-use crate::common::{all_backends, answer, close_rows, kernel_backends, wrong_shape, wrong_value};
+use crate::{
+    attention::by_position,
+    common::{
+        RefusedBy, all_backends, answer, close, each_case, kernel_backends, numbers, poison_as,
+        rows, turned,
+    },
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -61,16 +67,9 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// `[batch, heads, rows, head_dim]` as numbers.
-fn numbers(x: &Tensor<4>) -> Vec<Vec<f64>> {
-    let head_dim = x.dims()[3];
-    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
-    x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
-}
-
 /// Results in f64.
 struct Expected {
-    output: Vec<Vec<f64>>,
+    output: Vec<f64>,
     log_sum_exp: Vec<f64>,
     sums: Vec<f64>,
     local_sums: Vec<f64>,
@@ -97,7 +96,7 @@ impl Case {
     fn expected(&self, queries: &Tensor<4>, keys: &Tensor<4>, values: &Tensor<4>) -> Expected {
         let Self { batch, query_heads, kv_heads, head_dim, old, new, .. } = *self;
         let entries = self.entries();
-        let (queries, keys, values) = (numbers(queries), numbers(keys), numbers(values));
+        let (queries, keys, values) = (rows(queries), rows(keys), rows(values));
         let mut expected = Expected {
             output: Vec::new(),
             log_sum_exp: Vec::new(),
@@ -113,7 +112,7 @@ impl Case {
                 let columns = (row * query_heads + head) * entries;
                 for query in 0..new {
                     if old + query < padding {
-                        expected.output.push(vec![0.0; head_dim]);
+                        expected.output.extend(std::iter::repeat_n(0.0, head_dim));
                         expected.log_sum_exp.push(f64::from(1e30_f32));
                         continue;
                     }
@@ -132,7 +131,7 @@ impl Case {
                             expected.local_sums[columns + column] += weight;
                         }
                     }
-                    expected.output.push(weighted_mean(&weights, &values[seen]));
+                    expected.output.extend(weighted_mean(&weights, &values[seen]));
                 }
             }
         }
@@ -140,24 +139,12 @@ impl Case {
     }
 
     fn visibility(&self, device: &Device) -> Visibility {
-        let Self { batch, kv_heads, old, .. } = *self;
         if !self.by_position {
             return Visibility::Causal;
         }
-        let entries = self.entries();
-        let of_rows = |columns: std::ops::Range<usize>, heads: usize| -> Tensor<3, Int> {
-            let count = columns.len();
-            let all: Vec<i64> = (0..batch * heads)
-                .flat_map(|head| {
-                    columns.clone().map(move |column| self.position(head / heads, column))
-                })
-                .collect();
-            Tensor::from_data(TensorData::new(all, [batch, heads, count]), device)
-        };
-        Visibility::Positions {
-            queries: of_rows(old..entries, 1),
-            entries: of_rows(0..entries, kv_heads),
-        }
+        let (lists, entries) = ([self.batch, self.kv_heads], self.entries());
+        let position = |row, column| self.position(row, column);
+        by_position(lists, self.old..entries, entries, position, device)
     }
 
     /// Compares an output, to the rounding of its type.
@@ -165,17 +152,7 @@ impl Case {
         let Self { batch, query_heads, head_dim, new, .. } = *self;
         assert_eq!(found.dims(), [batch, query_heads, new, head_dim]);
         assert_eq!(found.dtype(), dtype);
-        close_rows(&numbers(found), &expected.output, dtype, self);
-    }
-
-    fn close_columns(&self, what: &str, found: &Tensor<3>, expected: &[f64]) {
-        let found = found.clone().try_into_vec_as::<f32>().unwrap();
-        assert_eq!(found.len(), expected.len(), "{what}");
-        for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
-            let off = (f64::from(*found) - expected).abs();
-            let most = 1e-4 * (1.0 + expected.abs());
-            assert!(off <= most, "{what}: {found}, expected {expected}, at {place}, {self:?}");
-        }
+        close(&numbers(found.clone()), &expected.output, dtype, tolerance(dtype));
     }
 
     fn check(&self, dtype: DType, backend: &Backend) {
@@ -191,17 +168,14 @@ impl Case {
 
         // Queries are the transpose of another tensor, keys and values parts of a longer one.
         let to = |x: &Tensor<4>| x.clone().to_device(device);
-        let turned = to(&queries).swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2);
+        let queries = turned(&to(&queries), 1, 2);
         let long = |x: &Tensor<4>| {
             let more = Tensor::full([batch, kv_heads, 5, head_dim], f32::NAN, (device, dtype));
             Tensor::cat(vec![to(x), more], 2).narrow(2, 0, entries)
         };
-        let poison =
-            Tensor::<4>::full([batch, query_heads, new, head_dim], f32::NAN, (device, dtype));
-        drop(poison.clone().add_scalar(1.0));
-        drop(poison);
+        poison_as(dtype, device, &[expected.output.len()]);
         let input = AttentionInput {
-            queries: turned,
+            queries,
             keys: long(&keys),
             values: long(&values),
             visibility: self.visibility(device),
@@ -220,14 +194,14 @@ impl Case {
         let again = attention(&input).unwrap();
         assert_eq!(output.to_data(), again.output.to_data(), "{self:?} twice");
         self.close_output(&output, &expected, dtype);
-        self.close_columns("log-sum-exp", &log_sum_exp, &expected.log_sum_exp);
+        close_columns(&log_sum_exp, &expected.log_sum_exp);
 
         let found = column_scores(&input, log_sum_exp.clone(), local).unwrap();
-        self.close_columns("sums", &found.sums, &expected.sums);
-        self.close_columns("squares", &found.squares.clone().unwrap(), &expected.squares);
+        close_columns(&found.sums, &expected.sums);
+        close_columns(&found.squares.clone().unwrap(), &expected.squares);
         assert_eq!(found.local_sums.is_some(), local > 0);
         if let Some(sums) = &found.local_sums {
-            self.close_columns("local sums", sums, &expected.local_sums);
+            close_columns(sums, &expected.local_sums);
         }
         let input = AttentionInput { column_squares: false, ..input };
         let less = column_scores(&input, log_sum_exp, 0).unwrap();
@@ -237,21 +211,19 @@ impl Case {
 
     fn close_attention(&self, found: AttentionOutput, expected: &Expected, dtype: DType) {
         self.close_output(&found.output, expected, dtype);
-        self.close_columns("sums", &found.column_sums.unwrap(), &expected.sums);
-        self.close_columns("squares", &found.column_squares.unwrap(), &expected.squares);
+        close_columns(&found.column_sums.unwrap(), &expected.sums);
+        close_columns(&found.column_squares.unwrap(), &expected.squares);
     }
+}
+
+#[track_caller]
+fn close_columns(found: &Tensor<3>, expected: &[f64]) {
+    close(&numbers(found.clone()), expected, DType::F32, 1e-4);
 }
 
 #[test]
 fn attention_and_column_scores() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for case in backend.some(cases(), dtype) {
-                println!("{}, {dtype:?}, {case:?}", backend.name);
-                case.check(dtype, &backend);
-            }
-        }
-    }
+    each_case(all_backends(), &cases(), |backend, dtype, case| case.check(dtype, backend));
 }
 
 #[test]
@@ -266,27 +238,21 @@ fn calls_that_do_not_fit_are_refused() {
         column_sums: true,
         column_squares: false,
     };
-    let operation = "attention";
+    let by = RefusedBy("attention");
     let on_host = attention(&input([1, 1, 1, 8], [1, 1, 1, 8], &host()));
-    assert_eq!(on_host.unwrap_err(), OpError::Device { operation });
+    assert_eq!(on_host.unwrap_err(), by.device());
     for backend in kernel_backends() {
         let device = &backend.device;
         let refuse = |queries, keys| attention(&input(queries, keys, device)).unwrap_err();
-        assert_eq!(
-            refuse([1, 1, 2, 8], [1, 1, 2, 16]),
-            wrong_shape(operation, "keys", &[1, 1, 2, 16], &[1, 1, 2, 8])
-        );
-        assert_eq!(
-            refuse([1, 3, 2, 8], [1, 2, 2, 8]),
-            wrong_value(operation, "query_heads", 3, "a multiple of 2")
-        );
-        assert_eq!(
-            refuse([1, 1, 3, 8], [1, 1, 2, 8]),
-            wrong_value(operation, "the number of queries", 3, "1 to 2, the entries")
-        );
+        let expected = by.shape("keys", &[1, 1, 2, 16], &[1, 1, 2, 8]);
+        assert_eq!(refuse([1, 1, 2, 8], [1, 1, 2, 16]), expected);
+        let expected = by.value("query_heads", 3, "a multiple of 2");
+        assert_eq!(refuse([1, 3, 2, 8], [1, 2, 2, 8]), expected);
+        let expected = by.value("the number of queries", 3, "1 to 2, the entries");
+        assert_eq!(refuse([1, 1, 3, 8], [1, 1, 2, 8]), expected);
         let log_sum_exp = Tensor::zeros([1, 1, 2], device);
         let local = column_scores(&input([1, 1, 2, 8], [1, 1, 2, 8], device), log_sum_exp, 3);
-        let expected = wrong_value("column_scores", "local", 3, "at most 2, the queries");
+        let expected = RefusedBy("column_scores").value("local", 3, "at most 2, the queries");
         assert_eq!(local.unwrap_err(), expected);
     }
 }

@@ -1,22 +1,24 @@
 //! Attention of a prompt under the patterns of heads: against f64 with the masks of the papers, by
 //! position, padded, evicted.
 
-use briquette::ops::{
-    AttentionInput, AttentionOps, HeadPattern, Reference, SparseAttentionInput, Visibility,
-};
+use briquette::ops::{HeadPattern, Reference, Visibility};
 use briquette_kernels::{Kernels, sparse_attention, supports};
+use briquette_ops::{AttentionInput, AttentionOps, SparseAttentionInput};
 use briquette_tests::{
     backends::{Backend, host},
-    inputs::{Noise, round},
+    inputs::Noise,
     reference::{
         attention::weighted_mean,
         sparse::{mask, masked_weights},
     },
     session::tolerance,
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor};
 
-use crate::common::{all_backends, answer, kernel_backends, rows, wrong_value};
+use crate::{
+    attention::by_position,
+    common::{RefusedBy, all_backends, answer, close, each_case, kernel_backends, numbers, rows},
+};
 
 const SCALE: f64 = 0.2;
 
@@ -63,7 +65,7 @@ fn each_is_dense_attention_under_its_mask(
     for patterns in PATTERNS {
         let attention = inputs(7, [1, tokens, tokens, head_dim], dtype, &backend.device);
         let heads = |x: &Tensor<4>| -> Vec<Vec<Vec<f64>>> {
-            rows(x, head_dim).chunks(tokens).map(<[_]>::to_vec).collect()
+            rows(x).chunks(tokens).map(<[_]>::to_vec).collect()
         };
         let [q, k, v] = [&attention.queries, &attention.keys, &attention.values].map(heads);
         let input = SparseAttentionInput { attention, patterns: patterns.to_vec() };
@@ -74,35 +76,23 @@ fn each_is_dense_attention_under_its_mask(
             let again = sparse_attention(&input).unwrap().output;
             assert_eq!(again.to_data(), found.output.to_data(), "twice");
         }
-        let found = heads(&found.output);
+        let mut expected = Vec::new();
         for (head, pattern) in patterns.into_iter().enumerate() {
             let (k, v) = (&k[head / 2], &v[head / 2]);
             let mask = mask(pattern, &q[head], k, SCALE);
             let weights = masked_weights(&mask, &q[head], k, SCALE);
-            for (query, (row, found)) in weights.iter().zip(&found[head]).enumerate() {
-                for (expected, found) in weighted_mean(row, v).iter().zip(found) {
-                    let off = (found - round(*expected, dtype)).abs();
-                    let most = tolerance(dtype) * (1.0 + expected.abs());
-                    assert!(
-                        off <= most,
-                        "{found}, expected {expected}, {pattern:?}, query {query}"
-                    );
-                }
-            }
+            expected.extend(weights.iter().flat_map(|row| weighted_mean(row, v)));
         }
+        close(&numbers(found.output), &expected, dtype, tolerance(dtype));
     }
 }
 
 #[test]
 fn sparse_attention_of_prompts() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for (tokens, head_dim) in backend.some(vec![(300, 64), (129, 128), (40, 10)], dtype) {
-                println!("{}, {dtype:?}, {tokens} tokens of {head_dim}", backend.name);
-                each_is_dense_attention_under_its_mask(tokens, head_dim, dtype, &backend);
-            }
-        }
-    }
+    let cases = [(300, 64), (129, 128), (40, 10)];
+    each_case(all_backends(), &cases, |backend, dtype, &(tokens, head_dim)| {
+        each_is_dense_attention_under_its_mask(tokens, head_dim, dtype, backend);
+    });
 }
 
 /// A row whose tokens are all there, and one with padding and gaps that evictions left.
@@ -112,17 +102,7 @@ fn visibility(new: usize, entries: usize, device: &Device) -> Visibility {
         (_, 0..30) => -1,
         (_, column) => column as i64 - 30 + (column as i64 / 9) * 2,
     };
-    let of_rows = |columns: std::ops::Range<usize>, heads: usize| -> Tensor<3, Int> {
-        let count = columns.len();
-        let lists = (0..2 * heads)
-            .flat_map(|list| columns.clone().map(move |column| position(list / heads, column)));
-        let lists: Vec<i64> = lists.collect();
-        Tensor::from_data(TensorData::new(lists, [2, heads, count]), device)
-    };
-    Visibility::Positions {
-        queries: of_rows(entries - new..entries, 1),
-        entries: of_rows(0..entries, 2),
-    }
+    by_position([2, 2], entries - new..entries, entries, position, device)
 }
 
 #[test]
@@ -151,7 +131,7 @@ fn column_sums_are_of_tensor_operations() {
         let attention = AttentionInput { column_sums: true, ..attention };
         let input = SparseAttentionInput { attention, patterns: PATTERNS[0].to_vec() };
         let refused = sparse_attention(&input).unwrap_err();
-        let expected = wrong_value("sparse attention", "the number of column sums", 1, "0");
+        let expected = RefusedBy("sparse attention").value("the number of column sums", 1, "0");
         assert_eq!(refused, expected);
         let found = Kernels::default().sparse_attention(input).unwrap();
         let sums = found.column_sums.unwrap().sum_dim(2).try_into_vec_as::<f32>().unwrap();

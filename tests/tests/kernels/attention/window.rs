@@ -1,17 +1,18 @@
 //! Odd sizes, groups, padding among queries and entries, windows longer than a tile, entries that
 //! cross tiles and splits.
 
-use briquette::ops::{
-    AttentionOps, MomentsInput, MomentsOutput, OpError, Reference, Visibility, WindowInput,
-};
+use briquette::ops::{Reference, Visibility};
 use briquette_kernels::{supports, window_moments, window_weights};
+use briquette_ops::{AttentionOps, MomentsInput, MomentsOutput, WindowInput};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor};
 
-use crate::common::{all_backends, answer, kernel_backends, wrong_shape, wrong_value};
+use crate::common::{
+    RefusedBy, all_backends, answer, each_dtype, f64s, integers, kernel_backends, numbers, turned,
+};
 
 #[derive(Debug)]
 struct Case {
@@ -24,16 +25,17 @@ struct Case {
     by_position: bool,
 }
 
+fn case(
+    (batch, query_heads, kv_heads): (usize, usize, usize),
+    queries: usize,
+    entries: usize,
+    head_dim: usize,
+    by_position: bool,
+) -> Case {
+    Case { batch, query_heads, kv_heads, queries, entries, head_dim, by_position }
+}
+
 fn cases() -> Vec<Case> {
-    let case = |(batch, query_heads, kv_heads), queries, entries, head_dim, by_position| Case {
-        batch,
-        query_heads,
-        kv_heads,
-        queries,
-        entries,
-        head_dim,
-        by_position,
-    };
     vec![
         case((1, 1, 1), 1, 1, 64, false),
         case((2, 4, 2), 8, 300, 64, true),
@@ -62,11 +64,6 @@ struct Expected {
     sums: Vec<f64>,
     deviations: Vec<f64>,
     entropies: Vec<f64>,
-}
-
-fn numbers(x: &Tensor<4>) -> Vec<f64> {
-    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
-    x.into_iter().map(f64::from).collect()
 }
 
 impl Case {
@@ -155,13 +152,10 @@ impl Case {
         if !self.by_position {
             return Visibility::Causal;
         }
-        let tensor = |list, dims: [usize; 3]| -> Tensor<3, Int> {
-            Tensor::from_data(TensorData::new(list, dims), device)
-        };
         let (of_queries, of_entries) = self.positions();
         Visibility::Positions {
-            queries: tensor(of_queries, [batch, 1, queries]),
-            entries: tensor(of_entries, [batch, kv_heads, entries]),
+            queries: integers(&of_queries, [batch, 1, queries], device),
+            entries: integers(&of_entries, [batch, kv_heads, entries], device),
         }
     }
 
@@ -174,12 +168,12 @@ impl Case {
         let q = noise.tensor([batch, query_heads, queries, head_dim], &host).cast(dtype);
         let k = noise.tensor([batch, kv_heads, entries, head_dim], &host).cast(dtype);
         let scale = 0.3;
-        let expected = self.expected(&numbers(&q), &numbers(&k), scale);
+        let expected = self.expected(&f64s(&q), &f64s(&k), scale);
         let visibility = self.visibility(device);
         let (q, k) = (q.to_device(device), k.to_device(device));
         // A part of a wider tensor whose other part is NaN, and the transpose of another.
         let wide = Tensor::cat(vec![k.clone(), k.clone().mul_scalar(f32::NAN)], 2);
-        let turned = q.clone().swap_dims(2, 3).mul_scalar(1.0).swap_dims(2, 3);
+        let turned = turned(&q, 2, 3);
         let mut first = None;
         for (queries, keys) in [(q, k), (turned, wide.narrow(2, 0, entries))] {
             let window = WindowInput { queries, keys, visibility: visibility.clone(), scale };
@@ -202,9 +196,8 @@ impl Case {
                 let (alone, sums) = (alone.sums.into_data(), all.sums.clone().into_data());
                 assert_eq!(sums, alone, "what else is wanted changes nothing");
             }
-            let weights = weights.try_into_vec_as::<f32>().unwrap();
-            let [sums, deviations, entropies] =
-                [all.sums, deviations, entropies].map(|x| x.try_into_vec_as::<f32>().unwrap());
+            let weights = numbers(weights);
+            let [sums, deviations, entropies] = [all.sums, deviations, entropies].map(numbers);
             let close = |what: &str, found: &[f32], expected: &[f64]| {
                 assert_eq!(found.len(), expected.len());
                 for (found, expected) in found.iter().zip(expected) {
@@ -229,17 +222,15 @@ impl Case {
 
 #[test]
 fn window_scores_are_those_of_softmax() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            // Tensor cores take rows of other types than this, of so many channels.
-            let all = dtype == DType::F32;
-            let cases = backend.some(cases(), DType::F32).into_iter();
-            for case in cases.filter(|case| all || case.head_dim % 32 == 0) {
-                println!("{}, {dtype:?}, {case:?}", backend.name);
-                case.check(dtype, &backend);
-            }
+    each_dtype(all_backends(), |backend, dtype| {
+        // Tensor cores take rows of other types than this, of so many channels.
+        let all = dtype == DType::F32;
+        let cases = backend.some(cases(), DType::F32).into_iter();
+        for case in cases.filter(|case| all || case.head_dim % 32 == 0) {
+            println!("{}, {dtype:?}, {case:?}", backend.name);
+            case.check(dtype, backend);
         }
-    }
+    });
 }
 
 /// A query that sees nothing weights all entries alike, and what a query does not see may be
@@ -250,10 +241,7 @@ fn window_scores_of_blind_queries_and_unseen_entries() {
         let device = &backend.device;
         let tensor = |numbers: &[f32]| Tensor::<1>::from_floats(numbers, device);
         let keys = tensor(&[1.0, 0.0, 0.0, 1.0, f32::NAN, f32::INFINITY]).reshape([1, 1, 3, 2]);
-        let positions = |x: &[i32]| {
-            let length = x.len();
-            Tensor::from_data(TensorData::new(x.to_vec(), [1, 1, length]), device)
-        };
+        let positions = |x: &[i32]| integers(x, [1, 1, x.len()], device);
         let window = WindowInput {
             queries: tensor(&[0.0; 6]).reshape([1, 1, 3, 2]),
             keys,
@@ -263,7 +251,7 @@ fn window_scores_of_blind_queries_and_unseen_entries() {
             },
             scale: 1.0,
         };
-        let found = window_weights(window).unwrap().try_into_vec_as::<f32>().unwrap();
+        let found = numbers(window_weights(window).unwrap());
         let third = 1.0 / 3.0;
         let expected = [0.0, 0.0, 0.0, third, third, third, 0.5, 0.5, 0.0];
         for (found, expected) in found.iter().zip(expected) {
@@ -286,25 +274,21 @@ fn window(queries: [usize; 4], keys: [usize; 4], device: &Device) -> WindowInput
 
 #[test]
 fn window_scores_refuse_what_does_not_fit() {
-    let operation = "window_weights";
+    let by = RefusedBy("window_weights");
     let error = window_weights(window([1, 2, 3, 4], [1, 1, 5, 4], &host())).unwrap_err();
-    assert_eq!(error, OpError::Device { operation });
+    assert_eq!(error, by.device());
     for backend in kernel_backends() {
         let window = |queries, keys| window(queries, keys, &backend.device);
-        let error = window_weights(window([1, 2, 3, 4], [1, 1, 0, 4])).unwrap_err();
-        assert_eq!(error, wrong_value(operation, "entries", 0, "1 or more"));
-        let error = window_weights(window([1, 3, 3, 4], [1, 2, 5, 4])).unwrap_err();
-        assert_eq!(error, wrong_value(operation, "query_heads", 3, "a multiple of 2"));
-        let error = window_weights(window([1, 2, 3, 4], [1, 2, 5, 6])).unwrap_err();
-        assert_eq!(error, wrong_shape(operation, "keys", &[1, 2, 5, 6], &[1, 2, 5, 4]));
-        let error = window_moments(MomentsInput {
-            window: window([1, 2, 3, 4], [1, 2, 5, 4]),
-            own: vec![4],
-            deviations: false,
-            entropies: false,
-        })
-        .unwrap_err();
-        assert_eq!(error, wrong_value("window_moments", "counted", 4, "at most 3"));
+        let refused = |queries, keys| window_weights(window(queries, keys)).unwrap_err();
+        assert_eq!(refused([1, 2, 3, 4], [1, 1, 0, 4]), by.value("entries", 0, "1 or more"));
+        let expected = by.value("query_heads", 3, "a multiple of 2");
+        assert_eq!(refused([1, 3, 3, 4], [1, 2, 5, 4]), expected);
+        let expected = by.shape("keys", &[1, 2, 5, 6], &[1, 2, 5, 4]);
+        assert_eq!(refused([1, 2, 3, 4], [1, 2, 5, 6]), expected);
+        let (window, own) = (window([1, 2, 3, 4], [1, 2, 5, 4]), vec![4]);
+        let four = MomentsInput { window, own, deviations: false, entropies: false };
+        let expected = RefusedBy("window_moments").value("counted", 4, "at most 3");
+        assert_eq!(window_moments(four).unwrap_err(), expected);
     }
 }
 
@@ -312,15 +296,7 @@ fn window_scores_refuse_what_does_not_fit() {
 #[test]
 fn window_scores_are_the_reference() {
     for backend in kernel_backends() {
-        let case = Case {
-            batch: 2,
-            query_heads: 4,
-            kv_heads: 2,
-            queries: 6,
-            entries: 40,
-            head_dim: 16,
-            by_position: true,
-        };
+        let case = case((2, 4, 2), 6, 40, 16, true);
         let device = &backend.device;
         let mut noise = Noise::new(7);
         let window = WindowInput {

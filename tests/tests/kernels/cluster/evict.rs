@@ -1,21 +1,22 @@
 //! Clusters in no order, of which the weakest makes way for a new token, step after step: beside
 //! the operation on the host, which `decoding_in_place` compares with caches that lay all out.
 
-use briquette::ops::{
-    AttentionStatistics, ClusterOps, Clustering, EvictClusterInput, EvictLimits, Reference,
-    Statistic,
-};
+use briquette::ops::{AttentionStatistics, Clustering, EvictLimits, OpError, Reference, Statistic};
 use briquette_kernels::evict_cluster;
+use briquette_ops::{ClusterOps, EvictClusterInput};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::round,
     session::tolerance,
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{all_backends, answer, close, kernel_backends, wrong_shape, wrong_value};
+use crate::common::{
+    RefusedBy, all_backends, answer, close, each_case, extend_behind, f64s, floats, integers,
+    kernel_backends, numbers, whole_numbers,
+};
 
 /// A layer of clusters to be.
 #[derive(Clone, Debug)]
@@ -86,19 +87,9 @@ fn rows(rng: &mut ChaCha8Rng, count: usize, channels: usize, dtype: DType) -> Ve
 }
 
 impl Case {
-    fn floats<const D: usize>(
-        numbers: &[f32],
-        dims: [usize; D],
-        dtype: DType,
-        device: &Device,
-    ) -> Tensor<D> {
-        let data = TensorData::new(numbers.to_vec(), dims);
-        Tensor::<D>::from_data(data, (device, DType::F32)).cast(dtype)
-    }
-
-    fn ints(&self, numbers: Vec<i64>, width: usize, device: &Device) -> Tensor<3, Int> {
+    fn ints(&self, numbers: &[i64], width: usize, device: &Device) -> Tensor<3, Int> {
         let [batch, heads, _] = self.dims;
-        Tensor::from_data(TensorData::new(numbers, [batch, heads, width]), device)
+        integers(numbers, [batch, heads, width], device)
     }
 
     fn statistics(&self, numbers: &[f32], width: usize, device: &Device) -> AttentionStatistics {
@@ -107,7 +98,7 @@ impl Case {
         let mut statistics =
             AttentionStatistics::zeros(&KINDS[..kinds], [batch, heads * group, width], device);
         if let Some(stacked) = statistics.stacked_mut() {
-            *stacked = Self::floats(numbers, stacked.dims(), DType::F32, device);
+            *stacked = floats(numbers, stacked.dims(), device);
         }
         statistics
     }
@@ -148,12 +139,11 @@ impl Case {
             of_token.shuffle(&mut rng);
             of_token.extend(last);
             let mut position = -1;
-            let mut of_head = vec![-1; missing];
+            positions.extend(vec![-1; missing]);
             for _ in 0..tokens {
                 position += if self.gaps { rng.random_range(1..4) } else { 1 };
-                of_head.push(position);
+                positions.push(position);
             }
-            positions.extend(of_head);
             let mut represents = vec![0; height];
             for slot in 0..count as i64 {
                 let of_slot: Vec<usize> =
@@ -167,32 +157,28 @@ impl Case {
             sorted.sort_by_key(|&token| of_token[token]);
             by_cluster.extend(0..missing as i64);
             by_cluster.extend(sorted.into_iter().map(|token| (missing + token) as i64));
-            clusters.extend(vec![0; missing]);
-            clusters.extend(of_token);
-            norms.extend(vec![0.0; missing]);
-            norms.extend((0..tokens).map(|_| rng.random_range(0.5..2.0_f32)));
+            extend_behind(&mut clusters, missing, 0, of_token);
+            let own_norms = (0..tokens).map(|_| rng.random_range(0.5..2.0_f32));
+            extend_behind(&mut norms, missing, 0.0, own_norms);
         }
         let lists = batch * heads;
         let [kinds, group] = self.statistics;
         let before = vec![9.0; kinds * lists * group * self.width];
         devices.map(|device| State {
-            keys: Self::floats(&keys, [total, channels], dtype, device),
-            values: Self::floats(&values, [total, channels], dtype, device),
-            offsets: Tensor::from_data(TensorData::new(offsets.clone(), [lists + 1]), device),
+            keys: floats(&keys, [total, channels], device).cast(dtype),
+            values: floats(&values, [total, channels], device).cast(dtype),
+            offsets: integers(&offsets, [lists + 1], device),
             clustering: Clustering {
                 clustered_tokens: clustered.clone(),
                 cluster_counts: rows_of.clone(),
                 unclustered: vec![0; lists],
-                cluster_of_token: self.ints(clusters.clone(), self.width, device),
-                norms: Self::floats(&norms, [batch, heads, self.width], DType::F32, device),
-                representatives: self.ints(representatives.clone(), height, device),
-                tokens_by_cluster: self.ints(by_cluster.clone(), self.width, device),
-                padding_columns: Tensor::from_data(
-                    TensorData::new(padding.clone(), [batch, heads]),
-                    device,
-                ),
+                cluster_of_token: self.ints(&clusters, self.width, device),
+                norms: floats(&norms, [batch, heads, self.width], device),
+                representatives: self.ints(&representatives, height, device),
+                tokens_by_cluster: self.ints(&by_cluster, self.width, device),
+                padding_columns: integers(&padding, [batch, heads], device),
             },
-            positions: self.ints(positions.clone(), self.width, device),
+            positions: self.ints(&positions, self.width, device),
             statistics: self.statistics(&before, self.width, device),
         })
     }
@@ -214,10 +200,6 @@ impl Case {
             values: rows(&mut rng, lists, channels, dtype),
             positions: vec![(5 * self.width + step) as i64; lists],
         }
-    }
-
-    fn recent(&self) -> Vec<usize> {
-        vec![self.recent; self.heads.len()]
     }
 
     /// Free rows of each head.
@@ -243,7 +225,8 @@ impl Case {
             Some(_) => (free_rows.to_vec(), takes_free),
             None => (Vec::new(), Vec::new()),
         };
-        Numbers { recent: self.recent(), most_tokens, free_rows, takes_free, clusters, before }
+        let recent = vec![self.recent; self.heads.len()];
+        Numbers { recent, most_tokens, free_rows, takes_free, clusters, before }
     }
 
     /// The numbers of a step among those of others, by the position of its token.
@@ -282,10 +265,10 @@ impl Case {
             positions: &mut state.positions,
             statistics: &mut state.statistics,
             counted: self.statistics(&arrival.counted, columns, &device),
-            scores: Self::floats(&arrival.scores, [batch, heads, columns], DType::F32, &device),
-            new_keys: Self::floats(&arrival.keys, new, dtype, &device),
-            new_values: Self::floats(&arrival.values, new, dtype, &device),
-            new_positions: self.ints(arrival.positions.clone(), 1, &device),
+            scores: floats(&arrival.scores, [batch, heads, columns], &device),
+            new_keys: floats(&arrival.keys, new, &device).cast(dtype),
+            new_values: floats(&arrival.values, new, &device).cast(dtype),
+            new_positions: self.ints(&arrival.positions, 1, &device),
             sinks: self.sinks,
             recent: &numbers.recent,
             most_tokens: &numbers.most_tokens,
@@ -323,12 +306,12 @@ impl Case {
 
 /// That both are the same, the tokens of a cluster in any order.
 fn same(found: &State, expected: &State, dtype: DType, of: &str) {
-    let ints = |x: &Tensor<3, Int>| x.clone().try_into_vec_as::<i64>().unwrap();
+    let ints = |x: &Tensor<3, Int>| whole_numbers(x.clone());
     let (a, b) = (&found.clustering, &expected.clustering);
     assert_eq!(ints(&found.positions), ints(&expected.positions), "positions of {of}");
     assert_eq!(ints(&a.cluster_of_token), ints(&b.cluster_of_token), "clusters of {of}");
     assert_eq!(ints(&a.representatives), ints(&b.representatives), "representatives of {of}");
-    let padding = |x: &Clustering| x.padding_columns.clone().try_into_vec_as::<i64>().unwrap();
+    let padding = |x: &Clustering| whole_numbers(x.padding_columns.clone());
     assert_eq!(padding(a), padding(b), "padding of {of}");
     assert_eq!(a.clustered_tokens, b.clustered_tokens);
     let clusters = ints(&a.cluster_of_token);
@@ -344,18 +327,12 @@ fn same(found: &State, expected: &State, dtype: DType, of: &str) {
         all
     };
     assert_eq!(sorted(a), sorted(b), "tokens by cluster of {of}");
-    let floats = |x: Tensor<3>| x.cast(DType::F32).try_into_vec_as::<f32>().unwrap();
-    let statistics = |x: &State| x.statistics.stacked().cloned().map(floats);
+    let statistics = |x: &State| x.statistics.stacked().cloned().map(numbers);
     assert_eq!(statistics(found), statistics(expected), "statistics of {of}");
-    let all = |x: &State| {
-        let rows = [&x.keys, &x.values].map(|rows| rows.clone().unsqueeze_dim::<3>(0));
-        let [keys, values] = rows.map(floats);
-        [keys, values, floats(x.clustering.norms.clone())]
-    };
-    for (found, expected) in all(found).iter().zip(all(expected)) {
-        let expected: Vec<f64> = expected.iter().map(|&x| f64::from(x)).collect();
-        close(found, &expected, dtype, tolerance(dtype));
+    for (found, expected) in [(&found.keys, &expected.keys), (&found.values, &expected.values)] {
+        close(&numbers(found.clone()), &f64s(expected), dtype, tolerance(dtype));
     }
+    close(&numbers(a.norms.clone()), &f64s(&b.norms), dtype, tolerance(dtype));
 }
 
 fn cases() -> Vec<Case> {
@@ -398,13 +375,7 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn the_weakest_cluster_makes_way() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for case in backend.some(cases(), dtype) {
-                case.check(dtype, false, &backend);
-            }
-        }
-    }
+    each_case(all_backends(), &cases(), |backend, dtype, case| case.check(dtype, false, backend));
 }
 
 #[test]
@@ -418,42 +389,37 @@ fn of_equal_scores_the_newest_goes() {
 
 #[test]
 fn misfits_are_refused() {
+    let by = RefusedBy("evict_cluster");
     for backend in kernel_backends() {
         let case = &cases()[1];
         let [mut state, _] = case.state(DType::F32, [&backend.device, &host()]);
+        let mut whole = state.clone();
         let arrival = case.arrival(0, false, DType::F32);
         let numbers = case.numbers(&state, &[0; 2], 0);
-        let refused = |state: &mut State, change: fn(&mut EvictClusterInput<'_>)| {
-            let mut input = case.input(state, &arrival, &numbers);
+        let mut refuses = |change: fn(&mut EvictClusterInput<'_>), expected: OpError| {
+            let mut input = case.input(&mut state, &arrival, &numbers);
             change(&mut input);
-            evict_cluster(input).unwrap_err()
+            assert_eq!(evict_cluster(input).unwrap_err(), expected);
         };
-        let found = refused(&mut state, |input| input.recent = &[4]);
-        assert_eq!(found, wrong_value("evict_cluster", "the length of recent", 1, "2"));
-        let found = refused(&mut state, |input| input.recent = &[4, 0]);
-        assert_eq!(found, wrong_value("evict_cluster", "recent", 0, "1 or more"));
-        let found = refused(&mut state, |input| input.most_tokens = &[15, 14]);
-        assert_eq!(found, wrong_value("evict_cluster", "most_tokens", 15, "8..=14"));
-        let found = refused(&mut state, |input| input.free_rows = &[1]);
-        assert_eq!(found, wrong_value("evict_cluster", "the length of free_rows", 1, "0 or 2"));
-        let found = refused(&mut state, |input| {
-            (input.free_rows, input.takes_free) = (&[0; 2], &[false, true]);
-        });
-        assert_eq!(found, wrong_value("evict_cluster", "the free rows of a head", 0, "1 or more"));
+        refuses(|input| input.recent = &[4], by.value("the length of recent", 1, "2"));
+        refuses(|input| input.recent = &[4, 0], by.value("recent", 0, "1 or more"));
+        refuses(|input| input.most_tokens = &[15, 14], by.value("most_tokens", 15, "8..=14"));
+        refuses(|input| input.free_rows = &[1], by.value("the length of free_rows", 1, "0 or 2"));
+        refuses(
+            |input| (input.free_rows, input.takes_free) = (&[0; 2], &[false, true]),
+            by.value("the free rows of a head", 0, "1 or more"),
+        );
+        refuses(
+            |input| input.scores = input.scores.clone().narrow(2, 0, 14),
+            by.shape("scores", &[1, 2, 14], &[1, 2, 15]),
+        );
+        let expected = by.value("the kinds of counted", 0, "2");
+        refuses(|input| input.counted = AttentionStatistics::default(), expected);
+        let expected = by.value("unclustered", 1, "none");
+        refuses(|input| input.clustering.unclustered = vec![0, 1], expected);
         let limits = EvictLimits::new(&[0; 2], &[0; 2], &[vec![[1, 1]; 2]], &backend.device);
-        let input = EvictClusterInput {
-            limits: Some(&limits),
-            ..case.input(&mut state, &arrival, &numbers)
-        };
-        let found = evict_cluster(input).unwrap_err();
-        assert_eq!(found, wrong_value("evict_cluster", "the numbers of limits", 2, "5"));
-        let found = refused(&mut state, |input| {
-            input.scores = input.scores.clone().narrow(2, 0, 14);
-        });
-        assert_eq!(found, wrong_shape("evict_cluster", "scores", &[1, 2, 14], &[1, 2, 15]));
-        let found = refused(&mut state, |input| input.counted = AttentionStatistics::default());
-        assert_eq!(found, wrong_value("evict_cluster", "the kinds of counted", 0, "2"));
-        let found = refused(&mut state, |input| input.clustering.unclustered = vec![0, 1]);
-        assert_eq!(found, wrong_value("evict_cluster", "unclustered", 1, "none"));
+        let input = case.input(&mut whole, &arrival, &numbers);
+        let found = evict_cluster(EvictClusterInput { limits: Some(&limits), ..input });
+        assert_eq!(found.unwrap_err(), by.value("the numbers of limits", 2, "5"));
     }
 }

@@ -1,17 +1,22 @@
 //! Columns of EMS clusters, extended, assigned and reordered: heads of one length and of many,
 //! columns that hold nothing, statistics of query heads, more columns than a cube has units.
 
-use briquette::ops::{
-    AssignClustersInput, AssignClustersOutput, AttentionStatistics, ClusterOps, ExtendInput,
-    MergedRows, OpError, Reference, ReorderTokensInput, ReorderTokensOutput, Statistic,
-};
+use briquette::ops::{AttentionStatistics, OpError, Reference, Statistic};
 use briquette_kernels::{assign_clusters, extend, reorder_tokens};
+use briquette_ops::{
+    AssignClustersInput, AssignClustersOutput, ClusterOps, ExtendInput, MergedRows,
+    ReorderTokensInput, ReorderTokensOutput,
+};
 use briquette_tests::backends::host;
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{all_backends, answer, binds_too_few, kernel_backends, poison, wrong_value};
+use super::behind;
+use crate::common::{
+    RefusedBy, all_backends, answer, binds_too_few, extend_behind, floats, integers,
+    kernel_backends, numbers, poison, whole_numbers,
+};
 
 /// Similarity to a cluster above which a row is merged into it.
 const THRESHOLD: f64 = 0.5;
@@ -22,16 +27,23 @@ struct Case {
     lists: [usize; 2],
     columns: usize,
     rows: usize,
-    /// Columns that stay, and clusters, of each head.
-    counts: Vec<(usize, usize)>,
+    /// Columns that stay, clusters, and rows that may be merged into those, of each head.
+    counts: Vec<usize>,
+    clusters: Vec<usize>,
+    merging: Vec<usize>,
+    /// Padding among what those may be merged with.
+    padding: Vec<usize>,
     /// Heads each track has for each, as many of all.
     groups: Vec<usize>,
 }
 
 fn cases() -> Vec<Case> {
-    let case = |lists, columns, rows, counts: &[_], groups: &[_]| {
-        let (counts, groups) = (counts.to_vec(), groups.to_vec());
-        Case { lists, columns, rows, counts, groups }
+    let case = |lists, columns, rows: usize, counts: &[(usize, usize)], groups: &[_]| {
+        let (counts, clusters): (Vec<usize>, Vec<usize>) = counts.iter().copied().unzip();
+        let most = clusters.iter().max().unwrap();
+        let merging = clusters.iter().map(|clusters| (rows - clusters) * 2 / 3).collect();
+        let padding = clusters.iter().map(|clusters| most - clusters).collect();
+        Case { lists, columns, rows, counts, clusters, merging, padding, groups: groups.to_vec() }
     };
     vec![
         case([1, 1], 1, 1, &[(1, 1)], &[]),
@@ -72,29 +84,11 @@ struct Drawn {
 
 impl Case {
     fn width(&self) -> usize {
-        self.counts.iter().map(|(count, _)| *count).max().unwrap()
-    }
-
-    /// Rows of a head of so many clusters that may be merged.
-    fn merging(&self, clusters: usize) -> usize {
-        (self.rows - clusters) * 2 / 3
+        self.counts.iter().copied().max().unwrap()
     }
 
     fn merging_width(&self) -> usize {
-        self.counts.iter().map(|(_, clusters)| self.merging(*clusters)).max().unwrap()
-    }
-
-    /// Rows that may be merged, and padding among what they may be merged with.
-    fn merging_counts(&self) -> [Vec<usize>; 2] {
-        let clusters = self.counts.iter().map(|(_, clusters)| *clusters);
-        [
-            clusters.clone().map(|clusters| self.merging(clusters)).collect(),
-            clusters.map(|clusters| self.clusters() - clusters).collect(),
-        ]
-    }
-
-    fn clusters(&self) -> usize {
-        self.counts.iter().map(|(_, clusters)| *clusters).max().unwrap()
+        self.merging.iter().copied().max().unwrap()
     }
 
     fn draw(&self) -> Drawn {
@@ -104,21 +98,22 @@ impl Case {
             new_statistics: vec![Vec::new(); self.groups.len()],
             ..Drawn::default()
         };
-        for &(count, clusters) in &self.counts {
-            self.draw_head(&mut rng, count, clusters, &mut drawn);
+        for head in 0..self.counts.len() {
+            self.draw_head(&mut rng, head, &mut drawn);
         }
         drawn
     }
 
-    fn draw_head(&self, rng: &mut ChaCha8Rng, count: usize, clusters: usize, drawn: &mut Drawn) {
+    fn draw_head(&self, rng: &mut ChaCha8Rng, head: usize, drawn: &mut Drawn) {
         let Self { columns, rows, .. } = *self;
-        let (width, most) = (self.width(), self.clusters());
+        let (count, clusters) = (self.counts[head], self.clusters[head]);
+        let (width, fillers) = (self.width(), self.padding[head]);
         // Of the rows some stay, some may be merged into those, and some are gone. What is merged
         // counts clusters from where padding ends.
         let mut all_rows: Vec<usize> = (0..rows).collect();
         all_rows.shuffle(rng);
         let (stay, others) = all_rows.split_at_mut(clusters);
-        let merged = &mut others[..self.merging(clusters)];
+        let merged = &mut others[..self.merging[head]];
         stay.sort_unstable();
         merged.sort_unstable();
         let mut cluster_of_row = vec![0_i64; rows];
@@ -126,15 +121,14 @@ impl Case {
             cluster_of_row[row] = number as i64 + 1;
         }
         let wider = self.merging_width() - merged.len();
-        drawn.stay.extend(std::iter::repeat_n(0, most - clusters));
-        drawn.stay.extend(stay.iter().map(|&row| row as i64));
-        drawn.merged.extend(std::iter::repeat_n(rows as i64 - 1, wider));
-        drawn.merged.extend(merged.iter().map(|&row| row as i64));
-        drawn.nearest.extend(std::iter::repeat_n((most - clusters) as i64, wider));
+        extend_behind(&mut drawn.stay, fillers, 0, stay.iter().map(|&row| row as i64));
+        let all_merged = merged.iter().map(|&row| row as i64);
+        extend_behind(&mut drawn.merged, wider, rows as i64 - 1, all_merged);
+        drawn.nearest.extend(std::iter::repeat_n(fillers as i64, wider));
         drawn.similarity.extend(std::iter::repeat_n(1.0, wider));
         for &mut row in merged {
             let (nearest, like) = (rng.random_range(0..clusters), rng.random_range(0..3));
-            drawn.nearest.push((most - clusters + nearest) as i64);
+            drawn.nearest.push((fillers + nearest) as i64);
             // The threshold itself is not enough, nor is NaN.
             drawn.similarity.push([THRESHOLD as f32, 0.75, f32::NAN][like]);
             cluster_of_row[row] = if like == 1 { nearest as i64 + 1 } else { 0 };
@@ -187,32 +181,31 @@ impl Case {
             .map(|group| (0..group * columns).map(|_| rng.random_range(0.0..5.0)).collect())
             .collect();
         let held = |place: usize| all[order[place]].filter(|_| of(order[place]) >= 0);
-        drawn
-            .new_positions
-            .extend((0..width).map(|p| held(p).map_or(-1, |column| positions[column])));
+        let held_at = || (0..width).map(held);
+        let positions_of = held_at().map(|column| column.map_or(-1, |column| positions[column]));
+        drawn.new_positions.extend(positions_of);
         drawn.new_clusters.extend((0..width).map(|place| of(order[place]).max(0)));
-        drawn.new_norms.extend((0..width).map(|place| {
-            held(place).map_or(0.0, |column| norms[column] * lengths[row_of[column] as usize])
-        }));
+        let norm = |column: usize| norms[column] * lengths[row_of[column] as usize];
+        drawn.new_norms.extend(held_at().map(|column| column.map_or(0.0, norm)));
         for (to, from) in drawn.new_statistics.iter_mut().zip(&statistics) {
             for track in from.chunks(columns) {
-                to.extend((0..width).map(|place| held(place).map_or(0.0, |column| track[column])));
+                to.extend(held_at().map(|column| column.map_or(0.0, |column| track[column])));
             }
         }
         // Places of representatives are counted behind the padding of their head.
-        drawn.new_representatives.extend(std::iter::repeat_n(0, most - clusters));
-        drawn.new_representatives.extend(representative_of.iter().map(|&representative| {
-            let place = (0..width).find(|&place| held(place) == Some(representative)).unwrap();
+        let places = representative_of.iter().map(|&representative| {
+            let place = held_at().position(|column| column == Some(representative)).unwrap();
             (place - padding) as i64
-        }));
+        });
+        extend_behind(&mut drawn.new_representatives, fillers, 0, places);
 
         drawn.clusters.extend((0..columns).map(cluster));
         drawn.ranks.extend((0..columns).map(rank));
         drawn.left.extend(all.iter().map(|column| column.unwrap_or(0) as i64));
         drawn.of_left.extend((0..width).map(of));
         drawn.order.extend(order.iter().map(|&place| place as i64));
-        drawn.representatives.extend(std::iter::repeat_n(0, most - clusters));
-        drawn.representatives.extend(representative_of.iter().map(|&column| column as i64));
+        let representatives = representative_of.iter().map(|&column| column as i64);
+        extend_behind(&mut drawn.representatives, fillers, 0, representatives);
         drawn.rows.extend(row_of);
         drawn.positions.extend(positions);
         drawn.scores.extend(scores);
@@ -221,43 +214,27 @@ impl Case {
         drawn.statistics.iter_mut().zip(statistics).for_each(|(all, track)| all.extend(track));
     }
 
-    fn counts(&self) -> [Vec<usize>; 2] {
-        [
-            self.counts.iter().map(|(count, _)| *count).collect(),
-            self.counts.iter().map(|(_, clusters)| *clusters).collect(),
-        ]
-    }
-
     fn ints(&self, numbers: &[i64], device: &Device) -> Tensor<3, Int> {
         let [batch, heads] = self.lists;
-        let width = numbers.len() / (batch * heads);
-        Tensor::from_data(TensorData::new(numbers.to_vec(), [batch, heads, width]), device)
+        integers(numbers, [batch, heads, numbers.len() / (batch * heads)], device)
     }
 
     fn floats(&self, numbers: &[f32], heads: usize, device: &Device) -> Tensor<3> {
         let batch = self.lists[0];
-        let width = numbers.len() / (batch * heads);
-        let data = TensorData::new(numbers.to_vec(), [batch, heads, width]);
-        Tensor::from_data(data, (device, DType::F32))
+        floats(numbers, [batch, heads, numbers.len() / (batch * heads)], device)
     }
 
-    fn assign_clusters<'a>(
-        &self,
-        drawn: &Drawn,
-        cluster_counts: &'a [usize],
-        [merging, first]: &'a [Vec<usize>; 2],
-        device: &Device,
-    ) -> AssignClustersInput<'a> {
+    fn assign_clusters(&self, drawn: &Drawn, device: &Device) -> AssignClustersInput<'_> {
         AssignClustersInput {
             rows: self.ints(&drawn.rows, device),
             height: self.rows,
             kept_rows: self.ints(&drawn.stay, device),
-            cluster_counts,
+            cluster_counts: &self.clusters,
             merged: (self.merging_width() > 0).then(|| MergedRows {
                 rows: self.ints(&drawn.merged, device),
-                counts: merging,
+                counts: &self.merging,
                 nearest: self.ints(&drawn.nearest, device),
-                cluster_offset: first,
+                cluster_offset: &self.padding,
                 similarity: self.floats(&drawn.similarity, self.lists[1], device),
                 threshold: THRESHOLD,
             }),
@@ -267,12 +244,7 @@ impl Case {
         }
     }
 
-    fn reorder_tokens<'a>(
-        &self,
-        drawn: &Drawn,
-        [counts, cluster_counts]: &'a [Vec<usize>; 2],
-        device: &Device,
-    ) -> ReorderTokensInput<'a> {
+    fn reorder_tokens(&self, drawn: &Drawn, device: &Device) -> ReorderTokensInput<'_> {
         let heads = self.lists[1];
         let kinds =
             [Statistic::Sums, Statistic::Squares, Statistic::LocalPast, Statistic::LocalCurrent];
@@ -285,9 +257,9 @@ impl Case {
             columns: self.ints(&drawn.left, device),
             clusters: self.ints(&drawn.of_left, device),
             order: self.ints(&drawn.order, device),
-            counts,
+            counts: &self.counts,
             representatives: self.ints(&drawn.representatives, device),
-            cluster_counts,
+            cluster_counts: &self.clusters,
             rows: self.ints(&drawn.rows, device),
             norms: self.floats(&drawn.norms, heads, device),
             lengths: self.floats(&drawn.lengths, heads, device),
@@ -297,31 +269,16 @@ impl Case {
     }
 }
 
-fn integers(x: Tensor<3, Int>) -> Vec<i64> {
-    x.try_into_vec_as().unwrap()
-}
-
-fn numbers(x: Tensor<3>) -> Vec<f32> {
-    x.try_into_vec_as().unwrap()
-}
-
-/// The same numbers elsewhere in memory.
-fn turned<K: burn::tensor::kind::Basic>(x: Tensor<3, K>) -> Tensor<3, K> {
-    let wide = x.dims()[2];
-    let twice = Tensor::cat(vec![x.clone(), x], 2);
-    twice.narrow(2, wide, wide)
-}
-
 impl Drawn {
     fn check_clusters(&self, AssignClustersOutput { clusters, ranks }: AssignClustersOutput) {
-        assert_eq!(integers(clusters), self.clusters);
+        assert_eq!(whole_numbers(clusters), self.clusters);
         assert_eq!(numbers(ranks), self.ranks);
     }
 
     fn check_regrouped(&self, found: ReorderTokensOutput) {
-        assert_eq!(integers(found.positions), self.new_positions);
-        assert_eq!(integers(found.cluster_of_token), self.new_clusters);
-        assert_eq!(integers(found.representatives), self.new_representatives);
+        assert_eq!(whole_numbers(found.positions), self.new_positions);
+        assert_eq!(whole_numbers(found.cluster_of_token), self.new_clusters);
+        assert_eq!(whole_numbers(found.representatives), self.new_representatives);
         assert_eq!(numbers(found.norms), self.new_norms);
         let statistics: Vec<Vec<f32>> =
             found.statistics.iter().map(|(_, track)| numbers(track)).collect();
@@ -335,57 +292,42 @@ fn regroup_of_cases() {
         for case in cases() {
             println!("{}, {case:?}", backend.name);
             let drawn = case.draw();
-            let counts = case.counts();
             poison(&backend.device, &[drawn.clusters.len(), drawn.new_clusters.len()]);
-            let merging = case.merging_counts();
-            let call = case.assign_clusters(&drawn, &counts[1], &merging, &backend.device);
+            let call = case.assign_clusters(&drawn, &backend.device);
             let elsewhere = AssignClustersInput {
-                rows: turned(call.rows.clone()),
-                kept_rows: turned(call.kept_rows.clone()),
+                rows: behind(&call.rows, 2),
+                kept_rows: behind(&call.kept_rows, 2),
                 merged: call.merged.clone().map(|merged| MergedRows {
-                    rows: turned(merged.rows),
-                    nearest: turned(merged.nearest),
-                    similarity: turned(merged.similarity),
+                    rows: behind(&merged.rows, 2),
+                    nearest: behind(&merged.nearest, 2),
+                    similarity: behind(&merged.similarity, 2),
                     ..merged
                 }),
-                representatives: turned(call.representatives.clone()),
-                scores: turned(call.scores.clone()),
-                positions: turned(call.positions.clone()),
+                representatives: behind(&call.representatives, 2),
+                scores: behind(&call.scores, 2),
+                positions: behind(&call.positions, 2),
                 ..call.clone()
             };
-            for call in [call, elsewhere] {
-                let found =
-                    answer(&backend, "assign_clusters", |kernels| kernels.assign_clusters(call));
-                drawn.check_clusters(found);
+            for call in [call.clone(), elsewhere] {
+                drawn.check_clusters(answer(&backend, "assign_clusters", |kernels| {
+                    kernels.assign_clusters(call)
+                }));
             }
-            let call = case.reorder_tokens(&drawn, &counts, &backend.device);
-            let elsewhere = ReorderTokensInput {
-                columns: turned(call.columns.clone()),
-                order: turned(call.order.clone()),
-                representatives: turned(call.representatives.clone()),
-                norms: turned(call.norms.clone()),
-                statistics: call.statistics.clone().map(turned),
-                ..call.clone()
-            };
-            for call in [call, elsewhere] {
-                let found =
-                    answer(&backend, "reorder_tokens", |kernels| kernels.reorder_tokens(call));
-                drawn.check_regrouped(found);
-            }
-        }
-    }
-}
-
-#[test]
-fn regroup_by_tensor_operations() {
-    for backend in all_backends() {
-        for case in cases() {
-            let drawn = case.draw();
-            let counts = case.counts();
-            let merging = case.merging_counts();
-            let call = case.assign_clusters(&drawn, &counts[1], &merging, &backend.device);
             drawn.check_clusters(Reference.assign_clusters(call).unwrap());
-            let call = case.reorder_tokens(&drawn, &counts, &backend.device);
+            let call = case.reorder_tokens(&drawn, &backend.device);
+            let elsewhere = ReorderTokensInput {
+                columns: behind(&call.columns, 2),
+                order: behind(&call.order, 2),
+                representatives: behind(&call.representatives, 2),
+                norms: behind(&call.norms, 2),
+                statistics: call.statistics.clone().map(|track| behind(&track, 2)),
+                ..call.clone()
+            };
+            for call in [call.clone(), elsewhere] {
+                drawn.check_regrouped(answer(&backend, "reorder_tokens", |kernels| {
+                    kernels.reorder_tokens(call)
+                }));
+            }
             drawn.check_regrouped(Reference.reorder_tokens(call).unwrap());
         }
     }
@@ -394,28 +336,22 @@ fn regroup_by_tensor_operations() {
 #[test]
 fn regroup_refuses() {
     let case = cases().swap_remove(2);
-    let (drawn, counts, merging) = (case.draw(), case.counts(), case.merging_counts());
-    let error =
-        assign_clusters(case.assign_clusters(&drawn, &counts[1], &merging, &host())).unwrap_err();
-    assert_eq!(error, OpError::Device { operation: "assign_clusters" });
-    let error = reorder_tokens(case.reorder_tokens(&drawn, &counts, &host())).unwrap_err();
-    assert_eq!(error, OpError::Device { operation: "reorder_tokens" });
+    let drawn = case.draw();
+    let (by, then_by) = (RefusedBy("assign_clusters"), RefusedBy("reorder_tokens"));
+    let error = assign_clusters(case.assign_clusters(&drawn, &host())).unwrap_err();
+    assert_eq!(error, by.device());
+    let error = reorder_tokens(case.reorder_tokens(&drawn, &host())).unwrap_err();
+    assert_eq!(error, then_by.device());
     for backend in kernel_backends() {
-        let good = case.assign_clusters(&drawn, &counts[1], &merging, &backend.device);
-        let whole = reorder_tokens(case.reorder_tokens(&drawn, &counts, &backend.device)).err();
-        if assign_clusters(good.clone())
-            .err()
-            .or(whole)
-            .is_some_and(|error| binds_too_few(&backend, &error))
-        {
+        let good = case.assign_clusters(&drawn, &backend.device);
+        let whole = case.reorder_tokens(&drawn, &backend.device);
+        let error = assign_clusters(good.clone()).err().or(reorder_tokens(whole.clone()).err());
+        if error.is_some_and(|error| binds_too_few(&backend, &error)) {
             continue;
         }
-        let few = AssignClustersInput { cluster_counts: &counts[1][1..], ..good.clone() };
-        let expected = wrong_value("assign_clusters", "the length of counts", 3, "4");
+        let few = AssignClustersInput { cluster_counts: &case.clusters[1..], ..good.clone() };
+        let expected = by.value("the length of counts", 3, "4");
         assert_eq!(assign_clusters(few).unwrap_err(), expected);
-        let mut beyond = merging.clone();
-        beyond[0][0] = 8;
-        beyond[1][3] = 11;
         let with = |change: fn(&mut MergedRows<'_>)| {
             let mut call = good.clone();
             call.merged.iter_mut().for_each(change);
@@ -425,26 +361,27 @@ fn regroup_refuses() {
         assert!(matches!(narrow, OpError::Shape { tensor: "nearest", .. }));
         let int = with(|merged| merged.similarity = merged.similarity.clone().cast(DType::F16));
         assert!(matches!(int, OpError::Value { what: "similarity", .. }));
-        let call = case.assign_clusters(&drawn, &counts[1], &beyond, &backend.device);
-        let refused = wrong_value("assign_clusters", "counts", 8, "at most 7");
-        assert_eq!(assign_clusters(call).unwrap_err(), refused);
-        beyond[0][0] = 1;
-        let call = case.assign_clusters(&drawn, &counts[1], &beyond, &backend.device);
-        assert_eq!(
-            assign_clusters(call).unwrap_err(),
-            wrong_value("assign_clusters", "cluster_offset", 11, "at most 10")
-        );
+        let mut beyond = case.clone();
+        beyond.padding[3] = 11;
+        for (merging, expected) in [
+            (8, by.value("counts", 8, "at most 7")),
+            (1, by.value("cluster_offset", 11, "at most 10")),
+        ] {
+            beyond.merging[0] = merging;
+            let call = beyond.assign_clusters(&drawn, &backend.device);
+            assert_eq!(assign_clusters(call).unwrap_err(), expected);
+        }
 
-        let mut many = counts.clone();
-        many[0][0] = 31;
-        let good = case.reorder_tokens(&drawn, &counts, &backend.device);
-        let error = reorder_tokens(ReorderTokensInput { counts: &many[0], ..good }).unwrap_err();
-        assert_eq!(error, wrong_value("reorder_tokens", "counts", 31, "at most 30"));
+        let mut many = case.counts.clone();
+        many[0] = 31;
+        let error = reorder_tokens(ReorderTokensInput { counts: &many, ..whole }).unwrap_err();
+        assert_eq!(error, then_by.value("counts", 31, "at most 30"));
     }
 }
 
 /// A table of `[tokens, clusters, unclustered]` in heads of a row, and what it is with those
 /// behind. Numbers at padding are large.
+#[derive(Default)]
 struct Table {
     heads: usize,
     counts: Vec<[usize; 3]>,
@@ -465,18 +402,8 @@ impl Table {
         let (width, height) = (most(|count| count[0]), most(|count| count[1]));
         let (columns, rows) =
             (most(|count| count[0] + count[2]), most(|count| count[1] + count[2]));
-        let counts = counts.to_vec();
-        let mut drawn = Self {
-            heads,
-            counts: counts.clone(),
-            cluster_of_token: Vec::new(),
-            norms: Vec::new(),
-            representatives: Vec::new(),
-            rows: Vec::new(),
-            all_norms: Vec::new(),
-            all_representatives: Vec::new(),
-        };
-        for [tokens, clusters, unclustered] in counts {
+        let mut drawn = Self { heads, counts: counts.to_vec(), ..Self::default() };
+        for &[tokens, clusters, unclustered] in counts {
             let cluster_of_row: Vec<i64> =
                 (0..tokens).map(|_| rng.random_range(0..clusters.max(1) as i64)).collect();
             let norms: Vec<f32> = (0..tokens).map(|_| rng.random_range(0.5..2.0)).collect();
@@ -484,27 +411,19 @@ impl Table {
                 (0..clusters).map(|_| rng.random_range(0..tokens.max(1) as i64)).collect();
             let (first_column, first_row) =
                 (columns - tokens - unclustered, rows - clusters - unclustered);
-            drawn.rows.extend(vec![None; first_column]);
-            drawn
-                .rows
-                .extend(cluster_of_row.iter().map(|cluster| Some(first_row as i64 + cluster)));
+            let of_clusters = cluster_of_row.iter().map(|cluster| Some(first_row as i64 + cluster));
+            extend_behind(&mut drawn.rows, first_column, None, of_clusters);
             drawn.rows.extend((rows - unclustered..rows).map(|row| Some(row as i64)));
-            drawn.all_norms.extend(vec![None; first_column]);
-            drawn.all_norms.extend(norms.iter().map(|norm| Some(*norm)));
+            let own_norms = norms.iter().copied().map(Some);
+            extend_behind(&mut drawn.all_norms, first_column, None, own_norms);
             drawn.all_norms.extend(vec![Some(1.0); unclustered]);
-            drawn.all_representatives.extend(vec![None; first_row]);
-            drawn
-                .all_representatives
-                .extend(representatives.iter().map(|token| Some(first_column as i64 + token)));
-            drawn
-                .all_representatives
-                .extend((columns - unclustered..columns).map(|column| Some(column as i64)));
-            drawn.cluster_of_token.extend(vec![0; width - tokens]);
-            drawn.cluster_of_token.extend(cluster_of_row);
-            drawn.norms.extend(vec![f32::NAN; width - tokens]);
-            drawn.norms.extend(norms);
-            drawn.representatives.extend(vec![0; height - clusters]);
-            drawn.representatives.extend(representatives);
+            let tokens_of = representatives.iter().map(|token| Some(first_column as i64 + token));
+            extend_behind(&mut drawn.all_representatives, first_row, None, tokens_of);
+            let others = (columns - unclustered..columns).map(|column| Some(column as i64));
+            drawn.all_representatives.extend(others);
+            extend_behind(&mut drawn.cluster_of_token, width - tokens, 0, cluster_of_row);
+            extend_behind(&mut drawn.norms, width - tokens, f32::NAN, norms);
+            extend_behind(&mut drawn.representatives, height - clusters, 0, representatives);
         }
         drawn
     }
@@ -512,13 +431,10 @@ impl Table {
     fn call(&self, device: &Device) -> ExtendInput<'_> {
         let lists = self.counts.len();
         let dims = |numbers: usize| [lists / self.heads, self.heads, numbers / lists];
-        let ints = |numbers: &[i64]| {
-            Tensor::from_data(TensorData::new(numbers.to_vec(), dims(numbers.len())), device)
-        };
-        let norms = TensorData::new(self.norms.clone(), dims(self.norms.len()));
+        let ints = |numbers: &[i64]| integers(numbers, dims(numbers.len()), device);
         ExtendInput {
             cluster_of_token: ints(&self.cluster_of_token),
-            norms: Tensor::from_data(norms, (device, DType::F32)),
+            norms: floats(&self.norms, dims(self.norms.len()), device),
             representatives: ints(&self.representatives),
             counts: &self.counts,
             columns: self.rows.len() / lists,
@@ -556,19 +472,19 @@ fn extend_of_cases() {
             poison(&backend.device, &[columns, rows]);
             let call = table.call(&backend.device);
             let elsewhere = ExtendInput {
-                cluster_of_token: turned(call.cluster_of_token.clone()),
-                norms: turned(call.norms.clone()),
-                representatives: turned(call.representatives.clone()),
+                cluster_of_token: behind(&call.cluster_of_token, 2),
+                norms: behind(&call.norms, 2),
+                representatives: behind(&call.representatives, 2),
                 ..call.clone()
             };
             let extend = |call| answer(&backend, "extend", |kernels| kernels.extend(call));
             let found = [extend(call.clone()), extend(elsewhere), Reference.extend(call).unwrap()];
             for found in found {
-                let row_of = integers(found.rows);
+                let row_of = whole_numbers(found.rows);
                 within(&row_of, rows / lists);
                 same(&row_of, &table.rows);
                 same(&numbers(found.norms), &table.all_norms);
-                let representative_of = integers(found.representatives);
+                let representative_of = whole_numbers(found.representatives);
                 within(&representative_of, columns / lists);
                 same(&representative_of, &table.all_representatives);
             }
@@ -578,17 +494,16 @@ fn extend_of_cases() {
 
 #[test]
 fn extend_refuses() {
-    let operation = "extend";
+    let by = RefusedBy("extend");
     let table = Table::draw(2, &[[6, 3, 2], [5, 2, 2]], 0);
-    let error = extend(table.call(&host())).unwrap_err();
-    assert_eq!(error, OpError::Device { operation });
+    assert_eq!(extend(table.call(&host())).unwrap_err(), by.device());
     for backend in kernel_backends() {
         let good = table.call(&backend.device);
         let counts = [[6, 3, 2], [5, 2, 4]];
         let error = extend(ExtendInput { counts: &counts, ..good.clone() }).unwrap_err();
-        let expected = wrong_value(operation, "tokens with those behind", 9, "at most 8");
+        let expected = by.value("tokens with those behind", 9, "at most 8");
         assert_eq!(error, expected);
         let error = extend(ExtendInput { rows: 0, ..good }).unwrap_err();
-        assert_eq!(error, wrong_value(operation, "rows", 0, "1 or more"));
+        assert_eq!(error, by.value("rows", 0, "1 or more"));
     }
 }

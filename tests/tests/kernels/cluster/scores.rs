@@ -1,32 +1,21 @@
 //! Scores and weights of EMS and the threshold of D2O, beside plain loops in
 //! f64.
 
-use briquette::ops::{
-    ClusterOps, EmaInput, EmaOutput, GlobalLocalInput, MergeOps, OpError, Pool, PoolKind,
-    Reference, RowWeightsInput,
+use briquette::{
+    ops::Reference,
+    score::{Pool, PoolKind},
 };
 use briquette_kernels::{ema_weights, global_local, row_weights};
+use briquette_ops::{ClusterOps, EmaInput, EmaOutput, GlobalLocalInput, MergeOps, RowWeightsInput};
 use briquette_tests::backends::host;
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{all_backends, answer, close, kernel_backends, numbers, poison, wrong_value};
-
-fn floats<const D: usize>(list: &[f32], dims: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::from_data(TensorData::new(list.to_vec(), dims), (device, DType::F32))
-}
-
-fn integers(list: &[i64], dims: [usize; 3], device: &Device) -> Tensor<3, Int> {
-    Tensor::from_data(TensorData::new(list.to_vec(), dims), device)
-}
-
-/// The same numbers, turned in memory.
-fn turned<K: burn::tensor::kind::Basic>(x: Tensor<3, K>) -> Tensor<3, K> {
-    let wide = x.dims()[1];
-    let twice = Tensor::cat(vec![x.clone(), x], 1);
-    twice.narrow(1, wide, wide)
-}
+use super::behind;
+use crate::common::{
+    RefusedBy, all_backends, answer, close, floats, integers, kernel_backends, numbers, poison,
+};
 
 /// Columns of rows: `[batch, heads, columns]`, and rows.
 const TABLES: [([usize; 3], usize); 4] =
@@ -72,27 +61,17 @@ fn row_weights_of_cases() {
             let (call, expected) = table(dims, height, &backend.device);
             poison(&backend.device, &[expected.len()]);
             let elsewhere = RowWeightsInput {
-                rows: turned(call.rows.clone()),
-                positions: turned(call.positions.clone()),
-                scores: turned(call.scores.clone()),
+                rows: behind(&call.rows, 1),
+                positions: behind(&call.positions, 1),
+                scores: behind(&call.scores, 1),
                 ..call.clone()
             };
-            for call in [call, elsewhere] {
-                let found = answer(&backend, "row_weights", |kernels| kernels.row_weights(call));
+            let run = |call| answer(&backend, "row_weights", |it| it.row_weights(call));
+            let found = [run(call.clone()), run(elsewhere)];
+            for found in found.into_iter().chain([Reference.row_weights(call).unwrap()]) {
                 assert_eq!(found.dims(), [dims[0], dims[1], height]);
                 close(&numbers(found), &expected, DType::F32, 1e-6);
             }
-        }
-    }
-}
-
-#[test]
-fn row_weights_by_tensor_operations() {
-    for backend in all_backends() {
-        for (dims, height) in TABLES {
-            let (call, expected) = table(dims, height, &backend.device);
-            let found = Reference.row_weights(call).unwrap();
-            close(&numbers(found), &expected, DType::F32, 1e-6);
         }
     }
 }
@@ -170,27 +149,18 @@ fn global_local_of_cases() {
             let (call, expected) = statistics(case, window, pool, &backend.device);
             poison(&backend.device, &[expected.len()]);
             let elsewhere = GlobalLocalInput {
-                sums: turned(call.sums.clone()),
-                past: turned(call.past.clone()),
+                sums: behind(&call.sums, 1),
+                past: behind(&call.past, 1),
                 ..call.clone()
             };
-            for call in [call, elsewhere] {
-                let run = |call| answer(&backend, "global_local", |it| it.global_local(call));
+            let run = |call| answer(&backend, "global_local", |it| it.global_local(call));
+            for call in [call.clone(), elsewhere] {
                 let found = run(call.clone());
                 assert_eq!(found.dims(), [case[0], case[2], case[3]]);
                 let again = run(call);
                 assert_eq!(found.to_data(), again.to_data());
                 close(&numbers(found), &expected, DType::F32, 1e-5);
             }
-        }
-    }
-}
-
-#[test]
-fn global_local_by_tensor_operations() {
-    for backend in all_backends() {
-        for (case, window, pool) in SCORES {
-            let (call, expected) = statistics(case, window, pool, &backend.device);
             let found = Reference.global_local(call).unwrap();
             close(&numbers(found), &expected, DType::F32, 1e-5);
         }
@@ -200,9 +170,10 @@ fn global_local_by_tensor_operations() {
 /// Similarities of what is evicted, the thresholds before, and what weights and thresholds then
 /// are.
 struct Evicted {
+    dims: [usize; 3],
     similarity: Vec<f32>,
-    counts: Vec<usize>,
-    before: Option<Vec<f32>>,
+    counts: &'static [usize],
+    before: Option<&'static [f32]>,
     weights: Vec<f64>,
     threshold: Vec<f64>,
 }
@@ -253,30 +224,32 @@ fn evicted(([batch, heads, columns], counts, before): Eviction) -> Evicted {
             }));
         }
     }
-    let (counts, before) = (counts.to_vec(), before.map(<[f32]>::to_vec));
-    Evicted { similarity, counts, before, weights, threshold }
+    Evicted { dims: [batch, heads, columns], similarity, counts, before, weights, threshold }
+}
+
+impl Evicted {
+    fn input(&self, similarity: Tensor<3>) -> EmaInput<'static> {
+        let device = similarity.device();
+        let before = self.before.map(|before| floats(before, [before.len(), 1], &device));
+        EmaInput { similarity, counts: self.counts, before, beta: BETA }
+    }
+
+    fn check(&self, EmaOutput { weights, threshold }: EmaOutput) {
+        close(&numbers(threshold), &self.threshold, DType::F32, 1e-6);
+        // A single one is as like as the mean is: the same sum, the same number.
+        close(&numbers(weights), &self.weights, DType::F32, 1e-6);
+    }
 }
 
 #[test]
 fn ema_weights_of_cases() {
     for backend in kernel_backends() {
-        for case in EVICTIONS {
-            let (dims, drawn) = (case.0, evicted(case));
+        for drawn in EVICTIONS.map(evicted) {
             poison(&backend.device, &[drawn.weights.len(), drawn.threshold.len()]);
-            let similarity = floats(&drawn.similarity, dims, &backend.device);
-            let before = |list: &Vec<f32>| floats(list, [dims[0], 1], &backend.device);
-            for similarity in [similarity.clone(), turned(similarity)] {
-                let input = EmaInput {
-                    similarity,
-                    counts: &drawn.counts,
-                    before: drawn.before.as_ref().map(before),
-                    beta: BETA,
-                };
-                let EmaOutput { weights, threshold } =
-                    answer(&backend, "ema_weights", |kernels| kernels.ema_weights(input));
-                close(&numbers(threshold), &drawn.threshold, DType::F32, 1e-6);
-                // A single one is as like as the mean is: the same sum, the same number.
-                close(&numbers(weights), &drawn.weights, DType::F32, 1e-6);
+            let similarity = floats(&drawn.similarity, drawn.dims, &backend.device);
+            for similarity in [similarity.clone(), behind(&similarity, 1)] {
+                let input = drawn.input(similarity);
+                drawn.check(answer(&backend, "ema_weights", |it| it.ema_weights(input)));
             }
         }
     }
@@ -285,38 +258,26 @@ fn ema_weights_of_cases() {
 #[test]
 fn ema_weights_by_tensor_operations() {
     for backend in all_backends() {
-        for case in EVICTIONS {
-            let (dims, mut drawn) = (case.0, evicted(case));
+        for mut drawn in EVICTIONS.map(evicted) {
             // Tensor operations multiply what is at padding by zero.
             drawn.similarity.iter_mut().for_each(|x| *x = if x.is_nan() { 0.5 } else { *x });
-            let before = |list: &Vec<f32>| floats(list, [dims[0], 1], &backend.device);
-            let input = EmaInput {
-                similarity: floats(&drawn.similarity, dims, &backend.device),
-                counts: &drawn.counts,
-                before: drawn.before.as_ref().map(before),
-                beta: BETA,
-            };
-            let counted =
-                answer(&backend, "ema_weights", |kernels| kernels.ema_weights(input.clone()));
-            for found in [counted, Reference.ema_weights(input).unwrap()] {
-                close(&numbers(found.threshold), &drawn.threshold, DType::F32, 1e-6);
-                close(&numbers(found.weights), &drawn.weights, DType::F32, 1e-6);
-            }
+            let input = drawn.input(floats(&drawn.similarity, drawn.dims, &backend.device));
+            drawn.check(answer(&backend, "ema_weights", |it| it.ema_weights(input.clone())));
+            drawn.check(Reference.ema_weights(input).unwrap());
         }
     }
 }
 
 #[test]
 fn scores_that_do_not_fit_are_refused() {
+    let by = [RefusedBy("row_weights"), RefusedBy("global_local"), RefusedBy("ema_weights")];
     let on_host = table([1, 1, 4], 2, &host()).0;
-    let refused = row_weights(on_host).unwrap_err();
-    assert_eq!(refused, OpError::Device { operation: "row_weights" });
+    assert_eq!(row_weights(on_host).unwrap_err(), by[0].device());
     for backend in kernel_backends() {
         let device = &backend.device;
         let good = table([1, 1, 4], 2, device).0;
         let none = RowWeightsInput { height: 0, ..good.clone() };
-        let expected = wrong_value("row_weights", "rows", 0, "1 or more");
-        assert_eq!(row_weights(none).unwrap_err(), expected);
+        assert_eq!(row_weights(none).unwrap_err(), by[0].value("rows", 0, "1 or more"));
         let long = [1, 1, 8193];
         let many = RowWeightsInput {
             rows: Tensor::zeros(long, device),
@@ -324,27 +285,22 @@ fn scores_that_do_not_fit_are_refused() {
             scores: Tensor::zeros(long, (device, DType::F32)),
             ..good
         };
-        let expected = OpError::TooLarge {
-            operation: "row_weights",
-            what: "the number of columns",
-            found: 8193,
-            max: 8192,
-        };
+        let expected = by[0].size("the number of columns", 8193, 8192);
         assert_eq!(row_weights(many).unwrap_err(), expected);
 
         let good = statistics([1, 4, 2, 8], 2, None, device).0;
         let even = GlobalLocalInput { pool: Some(Pool::avg(4)), ..good.clone() };
-        assert_eq!(global_local(even).unwrap_err(), wrong_value("global_local", "pool", 4, "odd"));
+        assert_eq!(global_local(even).unwrap_err(), by[1].value("pool", 4, "odd"));
         let heads = GlobalLocalInput { kv_heads: 3, ..good };
-        let expected = wrong_value("global_local", "heads", 4, "a multiple of 3");
+        let expected = by[1].value("heads", 4, "a multiple of 3");
         assert_eq!(global_local(heads).unwrap_err(), expected);
 
         let similarity = Tensor::<3>::zeros([1, 2, 3], (device, DType::F32));
-        let call =
-            |counts| EmaInput { similarity: similarity.clone(), counts, before: None, beta: BETA };
-        let expected = wrong_value("ema_weights", "counts", 4, "at most 3");
-        assert_eq!(ema_weights(call(&[1, 4])).unwrap_err(), expected);
-        let expected = wrong_value("ema_weights", "the length of counts", 1, "2");
-        assert_eq!(ema_weights(call(&[1])).unwrap_err(), expected);
+        let refused = |counts| {
+            let similarity = similarity.clone();
+            ema_weights(EmaInput { similarity, counts, before: None, beta: BETA }).unwrap_err()
+        };
+        assert_eq!(refused(&[1, 4]), by[2].value("counts", 4, "at most 3"));
+        assert_eq!(refused(&[1]), by[2].value("the length of counts", 1, "2"));
     }
 }

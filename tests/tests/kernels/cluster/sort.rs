@@ -1,14 +1,17 @@
 //! Any number of clusters, columns of none, rows of every length around what one unit and one pass
 //! take.
 
-use briquette::ops::{ClusterOps, ClusterOrder, OpError, Reference};
+use briquette::ops::Reference;
 use briquette_kernels::sort_by_cluster;
+use briquette_ops::{ClusterOps, ClusterOrder};
 use briquette_tests::backends::host;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{all_backends, answer, kernel_backends, poison, wrong_value};
+use crate::common::{
+    RefusedBy, all_backends, answer, integers, kernel_backends, poison, turned, whole_numbers,
+};
 
 /// Rows of clusters, on the host.
 struct Case {
@@ -29,17 +32,17 @@ impl Case {
     }
 
     fn tensor(&self, device: &Device) -> Tensor<3, Int> {
-        Tensor::from_data(TensorData::new(self.clusters.clone(), self.dims), device)
+        integers(&self.clusters, self.dims, device)
     }
 
     fn check(&self, found: ClusterOrder) {
         let list = |x: Tensor<3, Int>| {
             assert_eq!(x.dims(), self.dims);
-            x.try_into_vec_as::<i64>().unwrap()
+            whole_numbers(x)
         };
         let (order, tokens) = (list(found.order), list(found.tokens_by_cluster));
         assert_eq!(found.padding_columns.dims(), self.dims[..2]);
-        let none = found.padding_columns.try_into_vec_as::<i64>().unwrap();
+        let none = whole_numbers(found.padding_columns);
         let columns = self.dims[2];
         for (row, clusters) in self.clusters.chunks(columns).enumerate() {
             let of_row = |list: &[i64]| list[row * columns..][..columns].to_vec();
@@ -85,8 +88,7 @@ fn columns_are_sorted_by_cluster() {
             poison(device, &[case.clusters.len(); 3]);
             case.check(sorted(case.tensor(device)));
             // Columns that do not lie side by side.
-            let turned = case.tensor(device).swap_dims(0, 2).add_scalar(0).swap_dims(0, 2);
-            case.check(sorted(turned));
+            case.check(sorted(turned(&case.tensor(device), 0, 2)));
             case.check(Reference.sort_by_cluster(case.tensor(device), case.number).unwrap());
         }
     }
@@ -94,14 +96,13 @@ fn columns_are_sorted_by_cluster() {
 
 #[test]
 fn group_refuses() {
-    let operation = "sort_by_cluster";
+    let by = RefusedBy("sort_by_cluster");
     let none = |device: &Device, dims: [usize; 3]| Tensor::<3, Int>::zeros(dims, device);
-    let error = sort_by_cluster(none(&host(), [1, 1, 4]), 2).unwrap_err();
-    assert_eq!(error, OpError::Device { operation });
+    assert_eq!(sort_by_cluster(none(&host(), [1, 1, 4]), 2).unwrap_err(), by.device());
     for backend in kernel_backends() {
         let refused =
             |dims, number| sort_by_cluster(none(&backend.device, dims), number).unwrap_err();
-        let value = |what| wrong_value(operation, what, 0, "1 or more");
+        let value = |what| by.value(what, 0, "1 or more");
         assert_eq!(refused([1, 1, 4], 0), value("number"));
         assert_eq!(refused([1, 1, 0], 2), value("columns"));
         assert_eq!(refused([1, 0, 4], 2), value("heads"));

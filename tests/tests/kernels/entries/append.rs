@@ -1,18 +1,18 @@
 //! A token behind the entries of a layer: in a column that the host says and in one that the device
 //! counts, up or down, with statistics of kv heads and of query heads and without.
 
-use briquette::ops::{
-    AppendColumn, AppendInput, AttentionStatistics, EntryOps, OpError, Statistic,
-};
+use briquette::ops::{AttentionStatistics, OpError, Statistic};
 use briquette_kernels::append;
+use briquette_ops::{AppendColumn, AppendInput, EntryOps};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor};
 
 use crate::common::{
-    all_backends, answer, integers, kernel_backends, numbers, wrong_shape, wrong_value,
+    RefusedBy, all_backends, answer, each_dtype, floats, integers, kernel_backends, numbers,
+    whole_numbers,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -63,21 +63,18 @@ impl Case {
         let numbers = batch * heads * capacity;
         let of_kind = |kind: usize| {
             let numbers: Vec<f32> = (0..numbers * group).map(|at| (at + kind) as f32).collect();
-            let data = TensorData::new(numbers, [batch, heads * group, capacity]);
-            (KINDS[kind], Tensor::<3>::from_data(data, (device, DType::F32)))
+            (KINDS[kind], floats(&numbers, [batch, heads * group, capacity], device))
         };
         let positions: Vec<usize> = (0..numbers).collect();
         let of_rows: Vec<usize> = (0..batch).map(|row| 1000 + row).collect();
         Layer {
             keys,
             values,
-            positions: integers(&positions, device).reshape([batch, heads, capacity]),
+            positions: integers(&positions, [batch, heads, capacity], device),
             statistics: AttentionStatistics::new((0..kinds).map(of_kind)),
             new_keys,
             new_values,
-            new_positions: integers(&of_rows, device)
-                .reshape([batch, 1, 1])
-                .expand([batch, heads, 1]),
+            new_positions: integers(&of_rows, [batch, 1, 1], device).expand([batch, heads, 1]),
         }
     }
 }
@@ -89,12 +86,8 @@ fn read(layer: &Layer) -> Numbers {
     (
         numbers(layer.keys.clone()),
         numbers(layer.values.clone()),
-        layer.positions.clone().try_into_vec_as::<i64>().unwrap(),
-        layer
-            .statistics
-            .stacked()
-            .map(|statistics| numbers(statistics.clone()))
-            .unwrap_or_default(),
+        whole_numbers(layer.positions.clone()),
+        layer.statistics.stacked().cloned().map(numbers).unwrap_or_default(),
     )
 }
 
@@ -134,13 +127,9 @@ impl Layer {
 }
 
 fn each(run: impl Fn(&Backend, Case, DType)) {
-    for backend in all_backends() {
-        for case in CASES {
-            for dtype in backend.dtypes() {
-                run(&backend, case, dtype);
-            }
-        }
-    }
+    each_dtype(all_backends(), |backend, dtype| {
+        CASES.into_iter().for_each(|case| run(backend, case, dtype));
+    });
 }
 
 #[test]
@@ -163,13 +152,13 @@ fn tokens_are_written_where_the_device_counts_to() {
     each(|backend, case, dtype| {
         let Case { batch, heads, capacity, column, .. } = case;
         let mut layer = case.draw(dtype, &backend.device);
-        let mut counted = integers(&vec![column; batch * heads], &backend.device);
+        let mut counted = integers(&vec![column; batch * heads], [batch * heads], &backend.device);
         for column in column..capacity.min(column + 3) {
             let expected = layer.with_token(|_| column);
             let to = AppendColumn::Counted(&mut counted);
             answer(backend, "append", |ops| ops.append(layer.input(to)));
             assert_eq!(read(&layer), expected, "{case:?} {dtype:?} on {}", backend.name);
-            let next = counted.clone().try_into_vec_as::<i64>().unwrap();
+            let next = whole_numbers(counted.clone());
             assert_eq!(next, vec![column as i64 + 1; batch * heads]);
         }
     });
@@ -183,13 +172,13 @@ fn tokens_are_written_where_the_device_counts_down_to() {
         let mut layer = case.draw(dtype, &backend.device);
         let first = |list: usize| capacity - list % capacity.min(3);
         let begin: Vec<usize> = (0..batch * heads).map(first).collect();
-        let mut counted = integers(&begin, &backend.device);
+        let mut counted = integers(&begin, [batch * heads], &backend.device);
         for step in 1..=capacity.saturating_sub(2).clamp(1, 3) {
             let expected = layer.with_token(|list| first(list) - step);
             let to = AppendColumn::CountedDown(&mut counted);
             answer(backend, "append", |ops| ops.append(layer.input(to)));
             assert_eq!(read(&layer), expected, "{case:?} {dtype:?} on {}", backend.name);
-            let next = counted.clone().try_into_vec_as::<i64>().unwrap();
+            let next = whole_numbers(counted.clone());
             let counted_to = (0..batch * heads).map(|list| (first(list) - step) as i64);
             assert_eq!(next, counted_to.collect::<Vec<_>>());
         }
@@ -211,17 +200,17 @@ fn what_does_not_fit_is_refused_and_nothing_changes() {
             }
             error
         };
-        let error = refused(&|_| (), 5);
-        assert_eq!(error, wrong_value("append", "column", 5, "below 5, the capacity"));
+        let by = RefusedBy("append");
+        let expected = by.value("column", 5, "below 5, the capacity");
+        assert_eq!(refused(&|_| (), 5), expected);
         let error = refused(&|layer| layer.new_keys = layer.new_keys.clone().narrow(1, 0, 2), 0);
-        assert_eq!(error, wrong_shape("append", "new_keys", &[2, 2, 1, 6], &[2, 3, 1, 6]));
+        assert_eq!(error, by.shape("new_keys", &[2, 2, 1, 6], &[2, 3, 1, 6]));
         let error = refused(&|layer| layer.values = layer.values.clone().narrow(2, 0, 4), 0);
-        assert_eq!(error, wrong_shape("append", "values", &[2, 3, 4, 6], &[2, 3, 5, 6]));
+        assert_eq!(error, by.shape("values", &[2, 3, 4, 6], &[2, 3, 5, 6]));
         let mut layer = case.draw(DType::F32, device);
-        let mut counted = integers(&[0, 0], device);
+        let mut counted = integers(&[0, 0], [2], device);
         let error = append(layer.input(AppendColumn::Counted(&mut counted))).unwrap_err();
-        assert_eq!(error, wrong_shape("append", "counted", &[2], &[6]));
-        let mut layer = case.draw(DType::F32, device);
+        assert_eq!(error, by.shape("counted", &[2], &[6]));
         layer.new_values = Tensor::zeros([2, 3, 1, 6], (device, DType::F16));
         let error = append(layer.input(AppendColumn::At(0))).unwrap_err();
         assert!(matches!(error, OpError::DataType { tensor: "new_values", .. }), "{error}");

@@ -1,15 +1,14 @@
 //! Weights of query heads, and their squares, added to statistics of heads that they share, of some
 //! kinds and of all.
 
-use briquette::ops::{AttentionStatistics, CountInput, EntryOps, Statistic};
+use briquette::ops::{AttentionStatistics, Statistic};
 use briquette_kernels::count;
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use briquette_ops::{CountInput, EntryOps};
+use burn::tensor::{DType, Device, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{
-    all_backends, answer, close, kernel_backends, numbers, wrong_shape, wrong_value,
-};
+use crate::common::{RefusedBy, all_backends, answer, close, floats, kernel_backends, numbers};
 
 const KINDS: [Statistic; 4] =
     [Statistic::Sums, Statistic::Squares, Statistic::LocalPast, Statistic::LocalCurrent];
@@ -21,7 +20,7 @@ const CASES: [[usize; 5]; 5] =
 fn drawn(dims: [usize; 3], seed: usize, device: &Device) -> (Vec<f64>, Tensor<3>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed as u64);
     let all: Vec<f32> = (0..dims.iter().product()).map(|_| rng.random_range(0.0..4.0)).collect();
-    let tensor = Tensor::from_data(TensorData::new(all.clone(), dims), (device, DType::F32));
+    let tensor = floats(&all, dims, device);
     (all.into_iter().map(f64::from).collect(), tensor)
 }
 
@@ -73,7 +72,8 @@ fn what_does_not_fit_is_refused() {
             let statistics = AttentionStatistics::new([(Statistic::Sums, statistics)]);
             count(CountInput { statistics, weights, kinds: &KINDS[..1] }).unwrap_err()
         };
-        assert_eq!(refused(2, 3, 7), wrong_value("count", "query_heads", 3, "a multiple of 2"));
-        assert_eq!(refused(2, 4, 6), wrong_shape("count", "statistics", &[2, 2, 7], &[2, 2, 6]));
+        let by = RefusedBy("count");
+        assert_eq!(refused(2, 3, 7), by.value("query_heads", 3, "a multiple of 2"));
+        assert_eq!(refused(2, 4, 6), by.shape("statistics", &[2, 2, 7], &[2, 2, 6]));
     }
 }

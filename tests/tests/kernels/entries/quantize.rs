@@ -1,14 +1,17 @@
 //! Numbers as levels between the minimum and the maximum of their group, in words, and scales and
 //! minima; of rows as they lie and turned, and of groups that fill no whole word.
 
-use briquette::ops::{EntryOps, PackedGroups, QuantizeInput};
 use briquette_kernels::{quantize, quantize_fp8};
+use briquette_ops::{EntryOps, PackedGroups, QuantizeInput};
 use briquette_tests::inputs::round;
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{all_backends, answer, kernel_backends, numbers, wrong_value};
+use crate::common::{
+    RefusedBy, all_backends, answer, each_dtype, floats, kernel_backends, numbers, turned,
+    whole_numbers,
+};
 
 /// Pages, rows, numbers of a row, numbers of a group.
 const CASES: [[usize; 4]; 6] = [
@@ -28,14 +31,9 @@ fn drawn(count: usize, dtype: DType) -> Vec<f64> {
     all
 }
 
-fn tensor(x: &[f64], dims: [usize; 3], dtype: DType, device: &Device) -> Tensor<3> {
-    let x: Vec<f32> = x.iter().map(|&x| x as f32).collect();
-    Tensor::<3>::from_data(TensorData::new(x, dims), (device, DType::F32)).cast(dtype)
-}
-
 fn words(x: Tensor<2, Int>) -> Vec<u32> {
     assert_eq!(x.dtype(), DType::I32);
-    x.try_into_vec_as::<i64>().unwrap().into_iter().map(|word| word as i32 as u32).collect()
+    whole_numbers(x).into_iter().map(|word| word as i32 as u32).collect()
 }
 
 fn check(
@@ -83,33 +81,31 @@ fn check(
 
 #[test]
 fn numbers_become_the_nearest_levels() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for case @ [pages, rows, count, group] in CASES {
-                let x = drawn(pages * rows * count, dtype);
-                let whole = tensor(&x, [pages, rows, count], dtype, &backend.device);
-                // The same numbers, in rows that lie across.
-                let turned = whole.clone().swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2);
-                for bits in [1, 2, 4, 8] {
-                    if group < count && !group.is_multiple_of(32 / usize::from(bits)) {
-                        continue;
-                    }
-                    // Scales and minima of f32 are held in every type.
-                    let of_all = |held: &DType| dtype == DType::F32 || *held == dtype;
-                    for held in backend.dtypes().into_iter().filter(of_all) {
-                        let name = &backend.name;
-                        let what = format!("{case:?}, {bits} bits, {dtype:?} in {held:?}, {name}");
-                        for x_there in [&whole, &turned] {
-                            let input =
-                                QuantizeInput { x: x_there.clone(), group, bits, dtype: held };
-                            let found = answer(&backend, "quantize", |ops| ops.quantize(input));
-                            check(&x, case, bits, found, held, &what);
-                        }
+    each_dtype(all_backends(), |backend, dtype| {
+        for case @ [pages, rows, count, group] in CASES {
+            let x = drawn(pages * rows * count, dtype);
+            let singles: Vec<f32> = x.iter().map(|&x| x as f32).collect();
+            let whole = floats(&singles, [pages, rows, count], &backend.device).cast(dtype);
+            // The same numbers, in rows that lie across.
+            let across = turned(&whole, 1, 2);
+            for bits in [1, 2, 4, 8] {
+                if group < count && !group.is_multiple_of(32 / usize::from(bits)) {
+                    continue;
+                }
+                // Scales and minima of f32 are held in every type.
+                let of_all = |held: &DType| dtype == DType::F32 || *held == dtype;
+                for held in backend.dtypes().into_iter().filter(of_all) {
+                    let name = &backend.name;
+                    let what = format!("{case:?}, {bits} bits, {dtype:?} in {held:?}, {name}");
+                    for there in [&whole, &across] {
+                        let input = QuantizeInput { x: there.clone(), group, bits, dtype: held };
+                        let found = answer(backend, "quantize", |ops| ops.quantize(input));
+                        check(&x, case, bits, found, held, &what);
                     }
                 }
             }
         }
-    }
+    });
 }
 
 #[test]
@@ -120,15 +116,12 @@ fn what_does_not_fit_is_refused() {
             let input = QuantizeInput { x: x.clone(), group, bits, dtype: DType::F32 };
             quantize(input).unwrap_err()
         };
-        let found = refused(5, 4);
-        assert_eq!(found, wrong_value("quantize", "group", 5, "a divisor of 32"));
-        let found = refused(4, 4);
-        let expected = "a multiple of 8, or all 32 numbers";
-        assert_eq!(found, wrong_value("quantize", "group", 4, expected));
-        let found = refused(32, 3);
-        assert_eq!(found, wrong_value("quantize", "bits", 3, "1, 2, 4 or 8"));
+        let by = RefusedBy("quantize");
+        assert_eq!(refused(5, 4), by.value("group", 5, "a divisor of 32"));
+        assert_eq!(refused(4, 4), by.value("group", 4, "a multiple of 8, or all 32 numbers"));
+        assert_eq!(refused(32, 3), by.value("bits", 3, "1, 2, 4 or 8"));
         let none = x.narrow(0, 0, 1).narrow(2, 0, 1).slice([0..1, 0..3, 0..0]);
         let found = quantize_fp8(none, DType::F32).unwrap_err();
-        assert_eq!(found, wrong_value("quantize_fp8", "numbers", 0, "1 or more"));
+        assert_eq!(found, RefusedBy("quantize_fp8").value("numbers", 0, "1 or more"));
     }
 }

@@ -1,13 +1,13 @@
 //! Ranks of tokens that lie in any order, with one gap between first and last ones, with many, and
 //! with padding anywhere.
 
-use briquette::ops::EntryOps;
 use briquette_kernels::ranks;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use briquette_ops::EntryOps;
+use burn::tensor::{Int, Tensor};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{all_backends, answer, kernel_backends, wrong_value};
+use crate::common::{RefusedBy, all_backends, answer, integers, kernel_backends, whole_numbers};
 
 /// Batch rows, heads, columns.
 const CASES: [[usize; 3]; 5] = [[1, 1, 1], [2, 3, 5], [1, 2, 256], [3, 2, 257], [2, 2, 900]];
@@ -39,10 +39,6 @@ impl Held {
     }
 }
 
-fn ints(x: Vec<i64>, dims: [usize; 3], device: &Device) -> Tensor<3, Int> {
-    Tensor::from_data(TensorData::new(x, dims), device)
-}
-
 fn of_head(positions: &[i64]) -> Vec<i64> {
     let before = |own: i64| positions.iter().filter(move |other| (0..own).contains(*other)).count();
     positions.iter().map(|&own| if own < 0 { -1 } else { before(own) as i64 }).collect()
@@ -71,14 +67,10 @@ fn ranks_are_those_of_the_positions() {
                         positions.extend(of_head);
                     }
                     let expected: Vec<i64> = positions.chunks(columns).flat_map(of_head).collect();
-                    let positions = ints(positions, dims, &backend.device);
+                    let positions = integers(&positions, dims, &backend.device);
                     let found = answer(&backend, "ranks", |ops| ops.ranks(positions, sinks));
                     assert_eq!(found.dims(), dims);
-                    assert_eq!(
-                        found.try_into_vec_as::<i64>().unwrap(),
-                        expected,
-                        "{dims:?}, {sinks}"
-                    );
+                    assert_eq!(whole_numbers(found), expected, "{dims:?}, {sinks}");
                 }
             }
         }
@@ -88,9 +80,9 @@ fn ranks_are_those_of_the_positions() {
 #[test]
 fn views_are_read_as_they_lie() {
     for backend in all_backends() {
-        let positions = ints(vec![9, 2, 5, 7, 0, 1, -1, 3], [1, 2, 4], &backend.device);
+        let positions = integers(&[9, 2, 5, 7, 0, 1, -1, 3], [1, 2, 4], &backend.device);
         let found = answer(&backend, "ranks", |ops| ops.ranks(positions.narrow(2, 0, 3), 1));
-        assert_eq!(found.try_into_vec_as::<i64>().unwrap(), [2, 0, 1, 0, 1, -1]);
+        assert_eq!(whole_numbers(found), [2, 0, 1, 0, 1, -1]);
     }
 }
 
@@ -98,6 +90,7 @@ fn views_are_read_as_they_lie() {
 fn what_does_not_fit_is_refused() {
     for backend in kernel_backends() {
         let none = Tensor::<3, Int>::zeros([0, 2, 3], &backend.device);
-        assert_eq!(ranks(none, 4).unwrap_err(), wrong_value("ranks", "batch", 0, "1 or more"));
+        let expected = RefusedBy("ranks").value("batch", 0, "1 or more");
+        assert_eq!(ranks(none, 4).unwrap_err(), expected);
     }
 }

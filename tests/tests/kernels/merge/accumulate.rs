@@ -1,17 +1,21 @@
 //! Odd sizes, sizes that cross a chunk of rows and a bin of slots, rows that are sent nowhere.
 
-use briquette::ops::{AccumulateInput, MergeOps, OpError, Reference};
+use briquette::ops::Reference;
 use briquette_kernels::{accumulate, supports};
+use briquette_ops::{AccumulateInput, MergeOps};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
     session::tolerance,
 };
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{all_backends, answer, kernel_backends, wrong_shape, wrong_value};
+use crate::common::{
+    RefusedBy, all_backends, answer, each_dtype, f64s, floats, integers, kernel_backends, numbers,
+    turned,
+};
 
 #[derive(Debug)]
 struct Case {
@@ -66,7 +70,7 @@ impl Case {
             .map(|_| if rng.random_range(0..10) == 0 { 0.0 } else { rng.random_range(-1.0..2.0) })
             .collect();
 
-        let numbers = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+        let of_rows = f64s(&x);
         let mut expected = vec![0.0_f64; lists * slots * channels];
         let mut size = vec![0.0_f64; lists * slots * channels];
         for row in 0..lists * rows {
@@ -77,8 +81,7 @@ impl Case {
                 }
                 for channel in 0..channels {
                     let at = (list * slots + place as usize) * channels + channel;
-                    let term =
-                        f64::from(weights[row]) * f64::from(numbers[row * channels + channel]);
+                    let term = f64::from(weights[row]) * of_rows[row * channels + channel];
                     expected[at] += term;
                     size[at] += term.abs();
                 }
@@ -86,11 +89,11 @@ impl Case {
         }
 
         let shape = [batch, heads, rows];
-        let weights = Tensor::from_data(TensorData::new(weights, shape), (device, DType::F32));
-        let slot = Tensor::from_data(TensorData::new(slot, shape), device);
+        let weights = floats(&weights, shape, device);
+        let slot = integers(&slot, shape, device);
         let x = x.to_device(device);
         let wide = Tensor::cat(vec![x.clone(), x.clone().mul_scalar(f32::NAN)], 3);
-        let turned = x.clone().swap_dims(2, 3).mul_scalar(1.0).swap_dims(2, 3);
+        let turned = turned(&x, 2, 3);
         let mut first = None;
         for x in [x, wide.narrow(3, 0, channels), turned] {
             // What a buffer that is used again may hold.
@@ -98,10 +101,9 @@ impl Case {
             let input =
                 AccumulateInput { x, weights: weights.clone(), slot: slot.clone(), span, slots };
             let found = answer(backend, "accumulate", |kernels| kernels.accumulate(input));
-            let found = found.into_data();
-            assert_eq!(found.shape()[..], [batch, heads, slots, channels]);
+            assert_eq!(found.dims(), [batch, heads, slots, channels]);
             assert_eq!(found.dtype(), DType::F32);
-            let found = found.try_into_vec_as::<f32>().unwrap();
+            let found = numbers(found);
             for ((found, expected), size) in found.iter().zip(&expected).zip(&size) {
                 let off = (f64::from(*found) - expected).abs();
                 assert!(
@@ -111,11 +113,8 @@ impl Case {
             }
             // Products of Burn's may be added up in another order.
             if supports(device) {
-                assert_eq!(
-                    *first.get_or_insert_with(|| found.clone()),
-                    found,
-                    "layout changes nothing"
-                );
+                let first = first.get_or_insert_with(|| found.clone());
+                assert_eq!(*first, found, "layout changes nothing");
             }
         }
     }
@@ -123,14 +122,12 @@ impl Case {
 
 #[test]
 fn accumulate_adds_rows_to_slots() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for case in cases() {
-                println!("{}, {dtype:?}, {case:?}", backend.name);
-                case.check(dtype, &backend);
-            }
+    each_dtype(all_backends(), |backend, dtype| {
+        for case in cases() {
+            println!("{}, {dtype:?}, {case:?}", backend.name);
+            case.check(dtype, backend);
         }
-    }
+    });
 }
 
 fn input(shape: [usize; 4], slots: usize, device: &Device) -> AccumulateInput {
@@ -150,26 +147,24 @@ fn no_rows_add_up_to_nothing() {
         let input = input([1, 2, 0, 4], 3, &backend.device);
         let sums = answer(&backend, "accumulate", |kernels| kernels.accumulate(input));
         assert_eq!(sums.dims(), [1, 2, 3, 4]);
-        assert!(sums.try_into_vec_as::<f32>().unwrap().iter().all(|sum| *sum == 0.0));
+        assert!(numbers(sums).iter().all(|sum| *sum == 0.0));
     }
 }
 
 #[test]
 fn accumulate_refuses_what_does_not_fit() {
-    let operation = "accumulate";
-    let error = accumulate(input([1, 1, 1, 1], 1, &host())).unwrap_err();
-    assert_eq!(error, OpError::Device { operation });
+    let by = RefusedBy("accumulate");
+    assert_eq!(accumulate(input([1, 1, 1, 1], 1, &host())).unwrap_err(), by.device());
     for backend in kernel_backends() {
         let whole = || input([1, 2, 5, 4], 3, &backend.device);
-        let error = accumulate(AccumulateInput { slots: 0, ..whole() }).unwrap_err();
-        assert_eq!(error, wrong_value(operation, "slots", 0, "1 or more"));
-        let error = accumulate(AccumulateInput { slots: 1 << 21, ..whole() }).unwrap_err();
-        let what = "slots and span";
-        let (found, max) = ((1 << 21) + 1, 1 << 21);
-        assert_eq!(error, OpError::TooLarge { operation, what, found, max });
-        let other = input([1, 2, 6, 4], 3, &backend.device);
-        let error = accumulate(AccumulateInput { slot: other.slot, ..whole() }).unwrap_err();
-        assert_eq!(error, wrong_shape(operation, "slot", &[1, 2, 6], &[1, 2, 5]));
+        let none = AccumulateInput { slots: 0, ..whole() };
+        assert_eq!(accumulate(none).unwrap_err(), by.value("slots", 0, "1 or more"));
+        let many = AccumulateInput { slots: 1 << 21, ..whole() };
+        let expected = by.size("slots and span", (1 << 21) + 1, 1 << 21);
+        assert_eq!(accumulate(many).unwrap_err(), expected);
+        let slot = input([1, 2, 6, 4], 3, &backend.device).slot;
+        let error = accumulate(AccumulateInput { slot, ..whole() }).unwrap_err();
+        assert_eq!(error, by.shape("slot", &[1, 2, 6], &[1, 2, 5]));
     }
 }
 

@@ -4,17 +4,18 @@
 use std::{cmp::Ordering, f64::consts::E};
 
 use briquette::ops::{
-    AttentionStatistics, EvictInput, EvictLimits, EvictMergeInput, EvictSpreadInput, MergeOps,
-    OpError, SlotRows, Statistic,
+    AttentionStatistics, EvictLimits, EvictMergeInput, EvictSpreadInput, OpError, Statistic,
 };
 use briquette_kernels::{evict, evict_merging, evict_spreading};
+use briquette_ops::{EvictInput, MergeOps, SlotRows};
 use briquette_tests::{backends::Backend, inputs::round};
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
 use crate::common::{
-    all_backends, answer, close, kernel_backends, numbers, wrong_shape, wrong_value,
+    RefusedBy, all_backends, answer, close, each_dtype, extend_behind, floats, integers,
+    kernel_backends, numbers, offsets, whole_numbers,
 };
 
 /// One head on the host; the new token is the last of each list.
@@ -96,31 +97,12 @@ impl Layer {
             let scores = (0..=count).map(|_| rng.random_range(-3..4) as f32).collect();
             let attention = (0..=count).map(|_| rng.random_range(0.0..2.0)).collect();
             let drawn = (0..=count).map(|_| rng.random_range(0.0..1.0)).collect();
-            let recent = recent + list % 2;
-            Head {
-                positions,
-                scores,
-                keys,
-                values,
-                counted,
-                attention,
-                drawn,
-                recent,
-                takes_free: true,
-            }
+            let (recent, takes_free) = (recent + list % 2, true);
+            Head { positions, scores, keys, values, counted, attention, drawn, recent, takes_free }
         };
         let lists = (0..batch * heads).map(list).collect();
-        Self {
-            batch,
-            heads,
-            channels,
-            kinds,
-            group,
-            sinks,
-            is_ragged,
-            lists,
-            has_free_slots: false,
-        }
+        let has_free_slots = false;
+        Self { batch, heads, channels, kinds, group, sinks, is_ragged, lists, has_free_slots }
     }
 
     /// The layer with free slots in some heads, as many as each of these in turn, and numbers there
@@ -162,13 +144,12 @@ impl Layer {
         other: T,
         of_head: impl Fn(&Head) -> Vec<T>,
     ) -> Vec<T> {
-        let row = |head: &Head| {
+        let mut all = Vec::new();
+        for head in &self.lists {
             let numbers = of_head(head);
-            let mut row = vec![other; columns - numbers.len()];
-            row.extend(numbers);
-            row
-        };
-        self.lists.iter().flat_map(row).collect()
+            extend_behind(&mut all, columns - numbers.len(), other, numbers);
+        }
+        all
     }
 
     /// Statistics of all kinds, one after another, of the first or of all columns.
@@ -184,12 +165,10 @@ impl Layer {
             for list in &self.lists {
                 for of in &list.counted[kind * self.group..][..self.group] {
                     let own = &of[..of.len() - usize::from(without_new)];
-                    all.extend(std::iter::repeat_n(0.0, columns - own.len()));
-                    all.extend(own);
+                    extend_behind(&mut all, columns - own.len(), 0.0, own.iter().copied());
                 }
             }
-            let data = TensorData::new(all, dims);
-            (KINDS[kind], Tensor::<3>::from_data(data, (device, DType::F32)))
+            (KINDS[kind], floats(&all, dims, device))
         };
         AttentionStatistics::new((0..self.kinds).map(of_kind))
     }
@@ -240,13 +219,8 @@ impl Layer {
                 let mean = likes.iter().sum::<f64>() / likes.len() as f64;
                 let threshold = match before.map(|before| before[row]) {
                     // The threshold of a row that has evicted nothing yet.
-                    None | Some(..-2.0) => {
-                        if likes.is_empty() {
-                            -4.0
-                        } else {
-                            mean
-                        }
-                    }
+                    None | Some(..-2.0) if likes.is_empty() => -4.0,
+                    None | Some(..-2.0) => mean,
                     Some(before) if likes.is_empty() => before,
                     Some(before) => beta * mean + (1.0 - beta) * before,
                 };
@@ -265,13 +239,13 @@ impl Layer {
                 }
             }
             for (head, gone) in lists.iter_mut().zip(gone) {
-                head.positions.swap_remove(gone);
-                head.keys.swap_remove(gone);
-                head.values.swap_remove(gone);
-                head.attention.swap_remove(gone);
-                head.drawn.swap_remove(gone);
-                for of in &mut head.counted {
-                    of.swap_remove(gone);
+                let Head { positions, keys, values, attention, drawn, counted, .. } = head;
+                positions.swap_remove(gone);
+                for rows in [keys, values] {
+                    rows.swap_remove(gone);
+                }
+                for numbers in counted.iter_mut().chain([attention, drawn]) {
+                    numbers.swap_remove(gone);
                 }
             }
         }
@@ -282,8 +256,7 @@ impl Layer {
     fn scalars(&self, device: &Device, of_head: impl Fn(&Head) -> Vec<f32>) -> Tensor<3> {
         let columns = self.columns();
         let numbers = self.rectangle(columns, f32::NAN, of_head);
-        let data = TensorData::new(numbers, [self.batch, self.heads, columns]);
-        Tensor::from_data(data, (device, DType::F32))
+        floats(&numbers, [self.batch, self.heads, columns], device)
     }
 
     /// The limits of a few tokens, of which the new one is neither the first nor the last, with
@@ -301,12 +274,6 @@ impl Layer {
         tokens[reach] = own().map(|(recent, takes)| [recent, usize::from(takes)]).collect();
         let sinks = vec![self.sinks; self.lists.len()];
         self.has_free_slots.then(|| EvictLimits::new(&first, &sinks, &tokens, device))
-    }
-
-    /// Whether each head takes free slots; empty where there are none.
-    fn takes_free(&self) -> Vec<bool> {
-        let of_heads = self.lists.iter().map(|head| head.takes_free);
-        of_heads.filter(|_| self.has_free_slots).collect()
     }
 
     fn rows(&self, of_head: impl Fn(&Head) -> Vec<Vec<f64>>) -> Vec<f64> {
@@ -333,15 +300,12 @@ impl Layer {
         // What somebody else holds stays as it was.
         let held = state.keys.clone();
         let before = held.numbers();
-        let counts: Vec<usize> = self.lists.iter().map(|head| head.positions.len() - 1).collect();
-        let recent: Vec<usize> = self.lists.iter().map(|head| head.recent).collect();
-        let takes_free = self.takes_free();
         let spread = |window| EvictSpreadInput {
             attention: self.scalars(&backend.device, |head| head.attention.clone()),
             drawn: self.scalars(&backend.device, |head| head.drawn.clone()),
             window,
         };
-        let input = EvictInput { limits, ..state.input(self, &counts, &recent, &takes_free) };
+        let input = EvictInput { limits, ..state.input() };
         let found = match reduction {
             Reduction::Spread(window) => {
                 let spread = spread(window);
@@ -356,8 +320,8 @@ impl Layer {
             }
             Reduction::Merge(before, beta) => {
                 let before = before.map(|before| {
-                    let data = TensorData::new(before.to_vec(), [self.batch, 1]);
-                    Tensor::from_data(data, (&backend.device, DType::F32))
+                    let before: Vec<f32> = before.iter().map(|&x| x as f32).collect();
+                    floats(&before, [self.batch, 1], &backend.device)
                 });
                 let merge = EvictMergeInput { before, beta };
                 numbers(answer(backend, "evict_merging", |kernels| {
@@ -371,7 +335,7 @@ impl Layer {
         let width = self.columns() - 1;
         let after = Self { lists: after, ..self.clone() };
         let positions = after.rectangle(width, -1, |head| head.positions.clone());
-        let found = state.positions.narrow(2, 0, width).try_into_vec_as::<i64>().unwrap();
+        let found = whole_numbers(state.positions.narrow(2, 0, width));
         assert_eq!(found, positions, "{} {dtype:?}", backend.name);
         let tolerance = if dtype == DType::F32 { 1e-5 } else { 1e-2 };
         let rows = |rows: &Rows| match rows {
@@ -449,6 +413,12 @@ struct State {
     statistics: AttentionStatistics,
     counted: AttentionStatistics,
     scores: Tensor<3>,
+    sinks: usize,
+    /// Entries of each head, and how many of them stay.
+    counts: Vec<usize>,
+    recent: Vec<usize>,
+    /// Whether each head takes free slots; empty where there are none.
+    takes_free: Vec<bool>,
 }
 
 impl State {
@@ -456,32 +426,29 @@ impl State {
         let Layer { batch, heads, channels, is_ragged, .. } = *layer;
         let columns = layer.columns();
         let width = columns - usize::from(is_ragged);
-        let floats = |all: Vec<f64>| all.into_iter().map(|x| x as f32).collect::<Vec<f32>>();
+        let singles = |all: Vec<f64>| all.into_iter().map(|x| x as f32).collect::<Vec<f32>>();
         let rows = |of: fn(&Head) -> &Vec<Vec<f64>>| {
-            let tensor = |numbers: Vec<f32>, dims: [usize; 4]| {
-                Tensor::<4>::from_data(TensorData::new(numbers, dims), (device, DType::F32))
-                    .cast(dtype)
-            };
-            let newest = layer.rows(|head| of(head)[of(head).len() - 1..].to_vec());
-            let newest = tensor(floats(newest), [batch, heads, 1, channels]);
+            let newest = singles(layer.rows(|head| of(head)[of(head).len() - 1..].to_vec()));
+            let newest = floats(&newest, [batch, heads, 1, channels], device).cast(dtype);
             if !is_ragged {
-                let all = floats(layer.rows(|head| of(head).clone()));
-                return (Rows::Rectangle(tensor(all, [batch, heads, columns, channels])), newest);
+                let all = singles(layer.rows(|head| of(head).clone()));
+                let all = floats(&all, [batch, heads, columns, channels], device).cast(dtype);
+                return (Rows::Rectangle(all), newest);
             }
-            let all = floats(layer.rows(|head| of(head)[..of(head).len() - 1].to_vec()));
-            let total = all.len() / channels;
-            let list = tensor(all, [1, 1, total, channels]).reshape([total, channels]);
+            let all = singles(layer.rows(|head| of(head)[..of(head).len() - 1].to_vec()));
+            let list = floats(&all, [all.len() / channels, channels], device).cast(dtype);
             (Rows::List(list), newest)
         };
         let (keys, new_keys) = rows(|head| &head.keys);
         let (values, new_values) = rows(|head| &head.values);
         let ints = |list: Vec<i64>, columns: usize| -> Tensor<3, Int> {
-            Tensor::from_data(TensorData::new(list, [batch, heads, columns]), device)
+            integers(&list, [batch, heads, columns], device)
         };
         let own = |head: &Head| {
             let tokens = head.positions.len() - usize::from(is_ragged);
             head.positions[..tokens].to_vec()
         };
+        let takes_free = layer.lists.iter().map(|head| head.takes_free);
         let last = |head: &Head| head.positions[head.positions.len() - 1..].to_vec();
         Self {
             keys,
@@ -492,32 +459,24 @@ impl State {
             statistics: layer.statistics(width, is_ragged, device),
             counted: layer.statistics(columns, false, device),
             scores: layer.scalars(device, |head| head.scores.clone()),
+            sinks: layer.sinks,
+            counts: layer.lists.iter().map(|head| head.positions.len() - 1).collect(),
+            recent: layer.lists.iter().map(|head| head.recent).collect(),
+            takes_free: takes_free.filter(|_| layer.has_free_slots).collect(),
         }
     }
 
-    fn input<'a>(
-        &'a mut self,
-        layer: &Layer,
-        counts: &'a [usize],
-        recent: &'a [usize],
-        takes_free: &'a [bool],
-    ) -> EvictInput<'a> {
+    fn input(&mut self) -> EvictInput<'_> {
         let rows = match (&mut self.keys, &mut self.values) {
             (Rows::Rectangle(keys), Rows::Rectangle(values)) => SlotRows::Dense { keys, values },
             (Rows::List(keys), Rows::List(values)) => {
-                let mut offsets = vec![0];
-                offsets.extend(counts.iter().scan(0, |end, &count| {
-                    *end += count as i64;
-                    Some(*end)
-                }));
-                let length = offsets.len();
-                let device = self.scores.device();
+                let offsets = offsets(&self.counts);
                 let [new_keys, new_values] = self.new.clone();
                 SlotRows::Ragged {
                     keys,
                     values,
-                    offsets: Tensor::from_data(TensorData::new(offsets, [length]), &device),
-                    counts,
+                    offsets: integers(&offsets, [offsets.len()], &self.scores.device()),
+                    counts: &self.counts,
                     new_keys,
                     new_values,
                     new_positions: self.new_positions.clone(),
@@ -531,9 +490,9 @@ impl State {
             statistics: &mut self.statistics,
             counted: self.counted.clone(),
             scores: self.scores.clone(),
-            sinks: layer.sinks,
-            recent,
-            takes_free,
+            sinks: self.sinks,
+            recent: &self.recent,
+            takes_free: &self.takes_free,
             limits: None,
         }
     }
@@ -569,37 +528,31 @@ fn layers(dtype: DType) -> Vec<Layer> {
 
 #[test]
 fn the_weakest_makes_way() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for layer in backend.some(layers(dtype), dtype) {
-                layer.check(Reduction::Drop, dtype, &backend);
-            }
+    each_dtype(all_backends(), |backend, dtype| {
+        for layer in backend.some(layers(dtype), dtype) {
+            layer.check(Reduction::Drop, dtype, backend);
         }
-    }
+    });
 }
 
 #[test]
 fn the_similar_are_merged() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for layer in backend.some(layers(dtype), dtype) {
-                let before = [-0.2, 0.4];
-                layer.check(Reduction::Merge(None, 0.7), dtype, &backend);
-                layer.check(Reduction::Merge(Some(&before[..layer.batch]), 0.7), dtype, &backend);
-            }
+    each_dtype(all_backends(), |backend, dtype| {
+        for layer in backend.some(layers(dtype), dtype) {
+            let before = [-0.2, 0.4];
+            layer.check(Reduction::Merge(None, 0.7), dtype, backend);
+            layer.check(Reduction::Merge(Some(&before[..layer.batch]), 0.7), dtype, backend);
         }
-    }
+    });
 }
 
 #[test]
 fn values_are_spread_over_the_next_tokens() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for (number, layer) in backend.some(layers(dtype), dtype).into_iter().enumerate() {
-                layer.check(Reduction::Spread([32, 1, 300][number % 3]), dtype, &backend);
-            }
+    each_dtype(all_backends(), |backend, dtype| {
+        for (number, layer) in backend.some(layers(dtype), dtype).into_iter().enumerate() {
+            layer.check(Reduction::Spread([32, 1, 300][number % 3]), dtype, backend);
         }
-    }
+    });
 }
 
 #[test]
@@ -637,62 +590,54 @@ fn zeros_infinities_and_nan_have_their_order() {
 
 #[test]
 fn misfits_are_refused() {
+    let by = RefusedBy("evict");
     for backend in kernel_backends() {
         let layer = Layer::new([2, 2, 8], [1, 1], &[5, 3], (0, 0), false, true, DType::F32);
-        let counts: Vec<usize> = layer.lists.iter().map(|head| head.positions.len() - 1).collect();
-        let recent = vec![0; 4];
         let mut state = State::of(&layer, DType::F32, &backend.device);
+        state.recent = vec![0; 4];
         let before = state.keys.numbers();
-        let refused = |state: &mut State, change: fn(&mut EvictInput<'_>)| {
-            let mut input = state.input(&layer, &counts, &recent, &[]);
+        let mut refuses = |change: &dyn Fn(&mut EvictInput<'_>), expected: OpError| {
+            let mut input = state.input();
             change(&mut input);
-            evict(input).unwrap_err()
+            assert_eq!(evict(input).unwrap_err(), expected);
         };
-        let found = refused(&mut state, |input| input.recent = &[1]);
-        assert_eq!(found, wrong_value("evict", "the length of recent", 1, "4"));
-        let found = refused(&mut state, |input| input.takes_free = &[true; 3]);
-        assert_eq!(found, wrong_value("evict", "the length of takes_free", 3, "0 or 4"));
-        let limits = EvictLimits::new(&[0; 3], &[0; 3], &[vec![[1, 1]; 3]], &backend.device);
-        let none = EvictLimits::new::<2>(&[0; 4], &[0; 4], &[], &backend.device);
-        let mut with = |limits| {
-            let input = state.input(&layer, &counts, &recent, &[]);
-            evict(EvictInput { limits: Some(limits), ..input }).unwrap_err()
-        };
-        assert_eq!(with(&limits), wrong_shape("evict", "limits", &[3, 4], &[4, 4]));
-        assert_eq!(with(&none), wrong_value("evict", "the tokens of limits", 0, "1 or more"));
-        let found = refused(&mut state, |input| {
-            input.scores = input.scores.clone().narrow(2, 0, 6);
-        });
-        assert_eq!(found, wrong_shape("evict", "positions", &[2, 2, 6], &[2, 2, 5]));
-        let found = refused(&mut state, |input| {
-            input.counted = AttentionStatistics::default();
-        });
-        assert_eq!(found, wrong_value("evict", "the kinds of counted", 0, "1"));
+        refuses(&|input| input.recent = &[1], by.value("the length of recent", 1, "4"));
+        let expected = by.value("the length of takes_free", 3, "0 or 4");
+        refuses(&|input| input.takes_free = &[true; 3], expected);
+        let expected = by.shape("positions", &[2, 2, 6], &[2, 2, 5]);
+        refuses(&|input| input.scores = input.scores.clone().narrow(2, 0, 6), expected);
+        let expected = by.value("the kinds of counted", 0, "1");
+        refuses(&|input| input.counted = AttentionStatistics::default(), expected);
         if backend.device.supports_dtype(DType::F16) {
-            let found = refused(&mut state, |input| {
+            let half = |input: &mut EvictInput<'_>| {
                 if let SlotRows::Ragged { new_keys, .. } = &mut input.rows {
                     *new_keys = new_keys.clone().cast(DType::F16);
                 }
-            });
-            let (found_type, expected) = (DType::F16, DType::F32);
-            let tensor = "new_keys";
-            let error =
-                OpError::DataType { operation: "evict", tensor, found: found_type, expected };
-            assert_eq!(found, error);
+            };
+            refuses(&half, by.half("new_keys"));
+        }
+        let limits = EvictLimits::new(&[0; 3], &[0; 3], &[vec![[1, 1]; 3]], &backend.device);
+        let none = EvictLimits::new::<2>(&[0; 4], &[0; 4], &[], &backend.device);
+        for (limits, expected) in [
+            (&limits, by.shape("limits", &[3, 4], &[4, 4])),
+            (&none, by.value("the tokens of limits", 0, "1 or more")),
+        ] {
+            let input = EvictInput { limits: Some(limits), ..state.input() };
+            assert_eq!(evict(input).unwrap_err(), expected);
         }
         let before_thresholds = Tensor::<2>::zeros([3, 1], (&backend.device, DType::F32));
         let merge = EvictMergeInput { before: Some(before_thresholds), beta: 0.7 };
-        let found = evict_merging(state.input(&layer, &counts, &recent, &[]), merge).unwrap_err();
-        assert_eq!(found, wrong_shape("evict_merging", "before", &[3, 1], &[2, 1]));
+        let expected = RefusedBy("evict_merging").shape("before", &[3, 1], &[2, 1]);
+        assert_eq!(evict_merging(state.input(), merge).unwrap_err(), expected);
         let of = |columns| Tensor::<3>::zeros([2, 2, columns], (&backend.device, DType::F32));
-        let refused = |state: &mut State, attention, window| {
+        let by = RefusedBy("evict_spreading");
+        for (attention, window, expected) in [
+            (of(6), 4, by.shape("attention", &[2, 2, 6], &[2, 2, 7])),
+            (of(7), 0, by.value("window", 0, "1 or more")),
+        ] {
             let spread = EvictSpreadInput { attention, drawn: of(7), window };
-            evict_spreading(state.input(&layer, &counts, &recent, &[]), spread).unwrap_err()
-        };
-        let found = refused(&mut state, of(6), 4);
-        assert_eq!(found, wrong_shape("evict_spreading", "attention", &[2, 2, 6], &[2, 2, 7]));
-        let found = refused(&mut state, of(7), 0);
-        assert_eq!(found, wrong_value("evict_spreading", "window", 0, "1 or more"));
+            assert_eq!(evict_spreading(state.input(), spread).unwrap_err(), expected);
+        }
         assert_eq!(state.keys.numbers(), before, "nothing is changed");
     }
 }

@@ -1,7 +1,8 @@
 //! Odd sizes, sizes that cross a tile and a split, padding, equals, zero vectors.
 
-use briquette::ops::{MergeOps, NearestInput, OpError, Reference};
+use briquette::ops::{NearestInput, Reference};
 use briquette_kernels::{nearest, supports};
+use briquette_ops::MergeOps;
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
@@ -9,7 +10,9 @@ use briquette_tests::{
 };
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::common::{all_backends, answer, kernel_backends, wrong_shape, wrong_value};
+use crate::common::{
+    RefusedBy, all_backends, answer, each_dtype, kernel_backends, numbers, rows, turned,
+};
 
 #[derive(Debug)]
 struct Case {
@@ -50,13 +53,6 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// The rows of a tensor.
-fn numbers(x: &Tensor<4>) -> Vec<Vec<f64>> {
-    let channels = x.dims()[3];
-    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
-    x.chunks(channels).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
-}
-
 fn cosine(a: &[f64], b: &[f64]) -> f64 {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
@@ -74,7 +70,7 @@ impl Case {
             .channels
             .iter()
             .map(|&channels| {
-                let rows = noise.tensor([batch, heads, from, channels], &host);
+                let own = noise.tensor([batch, heads, from, channels], &host);
                 let others = noise.tensor([batch, heads, to, channels], &host);
                 // `to` repeats its first rows; the last row of `from` is zero.
                 let (half, twice) = (to.div_ceil(2), to / 2);
@@ -85,15 +81,15 @@ impl Case {
                         2,
                     ),
                 };
-                let rows = match from {
-                    1 => rows,
-                    _ => rows.slice_fill(burn::tensor::s![.., .., from - 1.., ..], 0.0),
+                let own = match from {
+                    1 => own,
+                    _ => own.slice_fill(burn::tensor::s![.., .., from - 1.., ..], 0.0),
                 };
-                (rows.cast(dtype), others.cast(dtype))
+                (own.cast(dtype), others.cast(dtype))
             })
             .collect();
 
-        let lists: Vec<_> = pairs.iter().map(|(a, b)| (numbers(a), numbers(b))).collect();
+        let lists: Vec<_> = pairs.iter().map(|(a, b)| (rows(a), rows(b))).collect();
         let mut unclear = 0;
         let expected: Vec<(f64, Option<usize>)> = (0..batch * heads * from)
             .map(|row| {
@@ -127,8 +123,7 @@ impl Case {
             let channels = x.dims()[3];
             Tensor::cat(vec![x.clone(), x.clone().mul_scalar(f32::NAN)], 3).narrow(3, 0, channels)
         };
-        let turned = |x: &Tensor<4>| x.clone().swap_dims(2, 3).mul_scalar(1.0).swap_dims(2, 3);
-        let strided = plain.iter().map(|(a, b)| (turned(a), wide(b))).collect();
+        let strided = plain.iter().map(|(a, b)| (turned(a, 2, 3), wide(b))).collect();
         let mut first = None;
         for pairs in [plain, strided] {
             // What a buffer that is used again may hold.
@@ -137,7 +132,7 @@ impl Case {
             let found = answer(backend, "nearest", |kernels| kernels.nearest(input));
             assert_eq!(found.similarity.dims(), [batch, heads, from]);
             assert_eq!(found.index.dims(), [batch, heads, from]);
-            let similarity = found.similarity.try_into_vec_as::<f32>().unwrap();
+            let similarity = numbers(found.similarity);
             let index = found.index.try_into_vec_as::<i32>().unwrap();
             for ((found, place), (highest, expected)) in
                 similarity.iter().zip(&index).zip(&expected)
@@ -154,11 +149,8 @@ impl Case {
             // Products of Burn's may be added up in another order.
             if supports(device) {
                 let all = (similarity, index);
-                assert_eq!(
-                    *first.get_or_insert_with(|| all.clone()),
-                    all,
-                    "layout changes nothing"
-                );
+                let first = first.get_or_insert_with(|| all.clone());
+                assert_eq!(*first, all, "layout changes nothing");
             }
         }
     }
@@ -166,19 +158,17 @@ impl Case {
 
 #[test]
 fn nearest_finds_the_most_similar() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            // Tensor cores take rows of other types than this, of so many channels; a few more show
-            // that others are read.
-            let all = dtype == DType::F32;
-            let taken = |case: &Case| case.channels.iter().all(|channels| channels % 16 == 0);
-            let cases = backend.some(cases(), DType::F32).into_iter();
-            for case in cases.filter(|case| all || taken(case) || case.from == 33) {
-                println!("{}, {dtype:?}, {case:?}", backend.name);
-                case.check(dtype, &backend);
-            }
+    each_dtype(all_backends(), |backend, dtype| {
+        // Tensor cores take rows of other types than this, of so many channels; a few more show
+        // that others are read.
+        let all = dtype == DType::F32;
+        let taken = |case: &Case| case.channels.iter().all(|channels| channels % 16 == 0);
+        let cases = backend.some(cases(), DType::F32).into_iter();
+        for case in cases.filter(|case| all || taken(case) || case.from == 33) {
+            println!("{}, {dtype:?}, {case:?}", backend.name);
+            case.check(dtype, backend);
         }
-    }
+    });
 }
 
 /// Zero vectors are like nothing, NaN is nobody's nearest, and where all are padding there is
@@ -198,7 +188,7 @@ fn nearest_has_answers_for_odd_rows() {
                 NearestInput { pairs: vec![(from.clone(), to.clone())], padding: vec![padding] };
             let found = nearest(input).unwrap();
             let index = found.index.try_into_vec_as::<i32>().unwrap();
-            (found.similarity.try_into_vec_as::<f32>().unwrap(), index)
+            (numbers(found.similarity), index)
         };
         let (similarity, index) = find(0);
         assert_eq!(index, [1, 4, 0]);
@@ -207,31 +197,28 @@ fn nearest_has_answers_for_odd_rows() {
         assert_eq!(find(5), (vec![-2.0; 3], vec![0; 3]));
         let zero = || Tensor::zeros([1, 1, 1, 2], (device, DType::F32));
         let input = NearestInput { pairs: vec![(zero(), zero())], padding: vec![0] };
-        assert_eq!(nearest(input).unwrap().similarity.try_into_vec_as::<f32>().unwrap(), [0.0]);
+        assert_eq!(numbers(nearest(input).unwrap().similarity), [0.0]);
     }
 }
 
 #[test]
 fn nearest_refuses_what_does_not_fit() {
-    let operation = "nearest";
+    let by = RefusedBy("nearest");
     let pair = |from, to, device: &Device| {
         let rows = |rows| Tensor::zeros([1, 2, rows, 4], (device, DType::F32));
         (rows(from), rows(to))
     };
-    let input = |pairs, padding: &[usize]| NearestInput { pairs, padding: padding.to_vec() };
-    let error = nearest(input(vec![pair(1, 1, &host())], &[0, 0])).unwrap_err();
-    assert_eq!(error, OpError::Device { operation });
-    let error = nearest(input(vec![], &[0, 0])).unwrap_err();
-    assert_eq!(error, wrong_value(operation, "pairs", 0, "1 or 2"));
+    let refused = |pairs, padding: &[usize]| {
+        nearest(NearestInput { pairs, padding: padding.to_vec() }).unwrap_err()
+    };
+    assert_eq!(refused(vec![pair(1, 1, &host())], &[0, 0]), by.device());
+    assert_eq!(refused(vec![], &[0, 0]), by.value("pairs", 0, "1 or 2"));
     for backend in kernel_backends() {
-        let device = &backend.device;
-        let error = nearest(input(vec![pair(1, 0, device)], &[0, 0])).unwrap_err();
-        assert_eq!(error, wrong_value(operation, "to", 0, "1 or more"));
-        let pairs = vec![pair(3, 2, device), pair(3, 4, device)];
-        let error = nearest(input(pairs, &[0, 0])).unwrap_err();
-        assert_eq!(error, wrong_shape(operation, "to", &[1, 2, 4, 4], &[1, 2, 2, 4]));
-        let error = nearest(input(vec![pair(3, 2, device)], &[0])).unwrap_err();
-        assert_eq!(error, wrong_shape(operation, "padding", &[1], &[2]));
+        let pair = |from, to| pair(from, to, &backend.device);
+        assert_eq!(refused(vec![pair(1, 0)], &[0, 0]), by.value("to", 0, "1 or more"));
+        let expected = by.shape("to", &[1, 2, 4, 4], &[1, 2, 2, 4]);
+        assert_eq!(refused(vec![pair(3, 2), pair(3, 4)], &[0, 0]), expected);
+        assert_eq!(refused(vec![pair(3, 2)], &[0]), by.shape("padding", &[1], &[2]));
     }
 }
 

@@ -1,16 +1,17 @@
 //! Few and many rows, none that go anywhere, rows of no length and no weight, as directions and as
 //! they are.
 
-use briquette::ops::{MergeInput, MergeOps, OpError, Reference};
+use briquette::ops::{MergeInput, Reference};
 use briquette_kernels::{Kernels, merge};
+use briquette_ops::MergeOps;
 use briquette_tests::{backends::host, inputs::Noise, session::tolerance};
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::common::{
-    all_backends, answer, close, integers, kernel_backends, numbers, poison, rows, wrong_shape,
-    wrong_value,
+    RefusedBy, all_backends, answer, close, each_dtype, floats, integers, kernel_backends, numbers,
+    poison, rows, turned,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -66,9 +67,8 @@ impl Case {
         let slot: Vec<usize> =
             (0..lists * others).map(|_| rng.random_range(0..=count + count / 4)).collect();
 
-        let of_rows = |x: &Tensor<4>| rows(x, channels);
-        let all = [&keys, &values, &other_keys, &other_values].map(of_rows);
-        let [own_keys, own_values, from_keys, from_values] = all;
+        let [own_keys, own_values, from_keys, from_values] =
+            [&keys, &values, &other_keys, &other_values].map(rows);
         let (mut merged_keys, mut merged_values) = (Vec::new(), Vec::new());
         for row in 0..lists * count {
             let list = row / count;
@@ -102,17 +102,15 @@ impl Case {
         }
 
         let to = |x: Tensor<4>| x.to_device(device);
-        let list = |x: Vec<f32>, rows: usize| {
-            Tensor::from_data(TensorData::new(x, [batch, heads, rows]), (device, DType::F32))
-        };
+        let list = |x: &[f32], rows: usize| floats(x, [batch, heads, rows], device);
         let input = MergeInput {
             keys: to(keys),
             values: to(values),
-            own: list(own, count),
+            own: list(&own, count),
             other_keys: to(other_keys),
             other_values: to(other_values),
-            weights: list(weight, others),
-            slot: integers(&slot, device).reshape([batch, heads, others]),
+            weights: list(&weight, others),
+            slot: integers(&slot, [batch, heads, others], device),
             directions,
         };
         Drawn { input, keys: merged_keys, values: merged_values }
@@ -128,39 +126,35 @@ fn check(found: (Tensor<4>, Tensor<4>), drawn: &Drawn, dtype: DType) {
 
 #[test]
 fn merge_of_cases() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for case in CASES {
-                println!("{}, {dtype:?}, {case:?}", backend.name);
-                let drawn = case.draw(dtype, &backend.device);
-                poison(&backend.device, &[drawn.keys.len(); 2]);
-                // Of many others rows are sorted first.
-                let operation = if case.others > 1024 { "accumulate" } else { "merge" };
-                let merge =
-                    |input| answer(&backend, operation, |kernels: &Kernels| kernels.merge(input));
-                let before = [&drawn.input.keys, &drawn.input.values];
-                let before = before.map(|x| numbers(x.clone()));
-                check(merge(drawn.input.clone()), &drawn, dtype);
-                let after = [&drawn.input.keys, &drawn.input.values];
-                assert_eq!(before, after.map(|x| numbers(x.clone())), "a shared row was changed");
-                // Buffers that nobody else has.
-                let owned = |x: &Tensor<4>| x.clone().add_scalar(0.0);
-                let in_place = MergeInput {
-                    keys: owned(&drawn.input.keys),
-                    values: owned(&drawn.input.values),
-                    ..drawn.input.clone()
-                };
-                check(merge(in_place), &drawn, dtype);
-                let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
-                let elsewhere = MergeInput {
-                    keys: turned(drawn.input.keys.clone()),
-                    other_values: turned(drawn.input.other_values.clone()),
-                    ..drawn.input.clone()
-                };
-                check(merge(elsewhere), &drawn, dtype);
-            }
+    each_dtype(all_backends(), |backend, dtype| {
+        for case in CASES {
+            println!("{}, {dtype:?}, {case:?}", backend.name);
+            let drawn = case.draw(dtype, &backend.device);
+            poison(&backend.device, &[drawn.keys.len(); 2]);
+            // Of many others rows are sorted first.
+            let operation = if case.others > 1024 { "accumulate" } else { "merge" };
+            let merge =
+                |input| answer(backend, operation, |kernels: &Kernels| kernels.merge(input));
+            let held = || [&drawn.input.keys, &drawn.input.values].map(|x| numbers(x.clone()));
+            let before = held();
+            check(merge(drawn.input.clone()), &drawn, dtype);
+            assert_eq!(before, held(), "a shared row was changed");
+            // Buffers that nobody else has.
+            let owned = |x: &Tensor<4>| x.clone().add_scalar(0.0);
+            let in_place = MergeInput {
+                keys: owned(&drawn.input.keys),
+                values: owned(&drawn.input.values),
+                ..drawn.input.clone()
+            };
+            check(merge(in_place), &drawn, dtype);
+            let elsewhere = MergeInput {
+                keys: turned(&drawn.input.keys, 1, 3),
+                other_values: turned(&drawn.input.other_values, 1, 3),
+                ..drawn.input.clone()
+            };
+            check(merge(elsewhere), &drawn, dtype);
         }
-    }
+    });
 }
 
 #[test]
@@ -175,9 +169,9 @@ fn merge_by_tensor_operations() {
 
 #[test]
 fn merge_refuses() {
-    let operation = "merge";
+    let by = RefusedBy("merge");
     let call = |device: &Device| CASES[1].draw(DType::F32, device).input;
-    assert_eq!(merge(call(&host())).unwrap_err(), OpError::Device { operation });
+    assert_eq!(merge(call(&host())).unwrap_err(), by.device());
     for backend in kernel_backends() {
         let good = call(&backend.device);
         let refused = |change: &dyn Fn(&mut MergeInput)| {
@@ -186,10 +180,10 @@ fn merge_refuses() {
             merge(input).unwrap_err()
         };
         let error = refused(&|input| input.own = input.own.clone().narrow(2, 0, 4));
-        assert_eq!(error, wrong_shape(operation, "own", &[2, 3, 4], &[2, 3, 5]));
+        assert_eq!(error, by.shape("own", &[2, 3, 4], &[2, 3, 5]));
         let error = refused(&|input| {
             input.other_keys = Tensor::zeros([2, 3, 0, 16], &backend.device);
         });
-        assert_eq!(error, wrong_value(operation, "others", 0, "1 or more"));
+        assert_eq!(error, by.value("others", 0, "1 or more"));
     }
 }

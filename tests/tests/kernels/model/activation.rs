@@ -1,6 +1,6 @@
 //! Activations in f64.
 
-use briquette::ops::Activation;
+use briquette_ops::Activation;
 
 pub(super) const ACTIVATIONS: [Activation; 3] =
     [Activation::Silu, Activation::Gelu, Activation::GeluTanh];

@@ -1,37 +1,32 @@
 //! Both sides of a gated feed-forward network and its gate, as models call them: one row and many,
 //! sizes that no tile divides, weights as Burn and as checkpoints have them.
 
-use briquette::ops::{Activation, GatedLinearInput, OpError, best};
+use briquette::ops::{OpError, best};
+use briquette_ops::{Activation, GatedLinearInput};
 use briquette_tests::{
     backends::{Backend, backends},
-    inputs::{Noise, round},
+    inputs::round,
 };
 use burn::tensor::{DType, Tensor};
 
-use super::activation::{ACTIVATIONS, activated, steepest};
-use crate::common::{f64s, noise_matrix, numbers, poison, turned, wrong_value};
+use super::{
+    Case,
+    activation::{ACTIVATIONS, activated, steepest},
+    case, sums,
+};
+use crate::common::{RefusedBy, each_case, f64s, numbers, poison, turned};
 
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    rows: usize,
-    inputs: usize,
-    channels: usize,
-    bias: bool,
-}
-
-fn cases() -> Vec<Case> {
-    let case = |rows, inputs, channels, bias| Case { rows, inputs, channels, bias };
-    vec![
-        case(1, 16, 8, true),
-        case(3, 7, 5, false),
-        case(9, 64, 32, true),
-        case(17, 288, 200, false),
-        case(40, 160, 136, true),
-        case(130, 192, 136, false),
-        case(300, 64, 264, true),
-        case(70, 96, 1000, false),
-    ]
-}
+/// Outputs are two for each channel.
+const CASES: [Case; 8] = [
+    case(1, 16, 2 * 8, true),
+    case(3, 7, 2 * 5, false),
+    case(9, 64, 2 * 32, true),
+    case(17, 288, 2 * 200, false),
+    case(40, 160, 2 * 136, true),
+    case(130, 192, 2 * 136, false),
+    case(300, 64, 2 * 264, true),
+    case(70, 96, 2 * 1000, false),
+];
 
 /// A number, and how far off what a device finds may be.
 struct Bounded {
@@ -39,56 +34,45 @@ struct Bounded {
     off: f64,
 }
 
-impl Case {
-    fn draw(
-        self,
-        dtype: DType,
-        activation: Activation,
-        backend: &Backend,
-    ) -> (GatedLinearInput, Vec<Bounded>) {
-        let device = &backend.device;
-        let Self { rows, inputs, channels, bias } = self;
-        let outputs = 2 * channels;
-        let mut noise = Noise::new((rows * 37 + inputs) as u64);
-        let mut tensor = |rows, columns| noise_matrix(&mut noise, [rows, columns], dtype, device);
-        let x = tensor(rows, inputs);
-        // Sums of some units, as a model's are.
-        let weight = tensor(inputs, outputs).div_scalar((inputs as f64).sqrt());
-        let bias = bias.then(|| tensor(1, outputs).reshape([outputs]));
-        let (of_x, of_weight) = (f64s(numbers(x.clone())), f64s(numbers(weight.clone())));
-        let of_bias = bias.clone().map_or(vec![0.0; outputs], |bias| f64s(numbers(bias)));
-        // The numbers of a type are at most so far apart, as a share of them.
-        let unit = match dtype {
-            DType::BF16 => 2.0_f64.powi(-7),
-            DType::F16 => 2.0_f64.powi(-10),
-            _ => 2.0_f64.powi(-22),
-        };
-        let sum = |row: usize, output: usize| {
-            let terms = (0..inputs)
-                .map(|input| of_x[row * inputs + input] * of_weight[input * outputs + output]);
-            let terms = terms.chain([of_bias[output]]);
-            let (sum, size) =
-                terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
-            // Tensor operations round before they add the bias, too, and products in f32 on CUDA
-            // take eleven bits of an operand.
-            let rounded = 2.0 * f64::abs(sum) + of_bias[output].abs();
-            let rounds = backend.name == "cuda" && dtype == DType::F32;
-            let of_terms = if rounds { 2.0_f64.powi(-10) } else { 4e-6 };
-            Bounded { number: round(sum, dtype), off: unit * rounded + of_terms * size }
-        };
-        let expected = (0..rows * channels).map(|place| {
-            let (row, channel) = (place / channels, place % channels);
-            let (gate, up) = (sum(row, channel), sum(row, channels + channel));
-            let active = round(activated(gate.number, activation), dtype);
-            let of_gate = steepest(activation) * gate.off;
-            let off = of_gate * up.number.abs() + active.abs() * up.off;
-            let number = round(active * up.number, dtype);
-            let last = 2.0 * unit * number.abs() + if dtype == DType::F16 { 2e-7 } else { 0.0 };
-            Bounded { number, off: off + last + 1e-6 * number.abs() }
-        });
-        let expected = expected.collect();
-        (GatedLinearInput { x, weight, bias, activation }, expected)
-    }
+fn drawn(
+    case: Case,
+    dtype: DType,
+    activation: Activation,
+    backend: &Backend,
+) -> (GatedLinearInput, Vec<Bounded>) {
+    let Case { rows, inputs, outputs, .. } = case;
+    let (x, weight, bias) = case.operands(rows * 37 + inputs, dtype, &backend.device);
+    // Sums of some units, as a model's are.
+    let weight = weight.div_scalar((inputs as f64).sqrt());
+    let (sums, channels) = (sums(&x, &weight, bias.as_ref()), outputs / 2);
+    let of_bias = bias.as_ref().map_or(vec![0.0; outputs], f64s);
+    // The numbers of a type are at most so far apart, as a share of them.
+    let unit = match dtype {
+        DType::BF16 => 2.0_f64.powi(-7),
+        DType::F16 => 2.0_f64.powi(-10),
+        _ => 2.0_f64.powi(-22),
+    };
+    let bounded = |row: usize, output: usize| {
+        let (sum, size) = sums[row * outputs + output];
+        // Tensor operations round before they add the bias, too, and products in f32 on CUDA take
+        // eleven bits of an operand.
+        let rounded = 2.0 * f64::abs(sum) + of_bias[output].abs();
+        let rounds = backend.name == "cuda" && dtype == DType::F32;
+        let of_terms = if rounds { 2.0_f64.powi(-10) } else { 4e-6 };
+        Bounded { number: round(sum, dtype), off: unit * rounded + of_terms * size }
+    };
+    let expected = (0..rows * channels).map(|place| {
+        let (row, channel) = (place / channels, place % channels);
+        let (gate, up) = (bounded(row, channel), bounded(row, channels + channel));
+        let active = round(activated(gate.number, activation), dtype);
+        let of_gate = steepest(activation) * gate.off;
+        let off = of_gate * up.number.abs() + active.abs() * up.off;
+        let number = round(active * up.number, dtype);
+        let last = 2.0 * unit * number.abs() + if dtype == DType::F16 { 2e-7 } else { 0.0 };
+        Bounded { number, off: off + last + 1e-6 * number.abs() }
+    });
+    let expected = expected.collect();
+    (GatedLinearInput { x, weight, bias, activation }, expected)
 }
 
 fn check(input: GatedLinearInput, expected: &[Bounded], what: &str) -> Vec<f32> {
@@ -110,21 +94,16 @@ fn check(input: GatedLinearInput, expected: &[Bounded], what: &str) -> Vec<f32> 
 
 #[test]
 fn gated_linear_of_cases() {
-    for backend in backends() {
-        for dtype in backend.dtypes() {
-            for case in backend.some(cases(), dtype) {
-                for activation in ACTIVATIONS {
-                    let what = format!("{}, {dtype:?}, {activation:?}, {case:?}", backend.name);
-                    println!("{what}");
-                    let (input, expected) = case.draw(dtype, activation, &backend);
-                    check(input.clone(), &expected, &what);
-                    let input = GatedLinearInput { weight: turned(&input.weight), ..input };
-                    let found = check(input.clone(), &expected, &what);
-                    assert!(found == check(input, &expected, &what), "two runs, {what}");
-                }
-            }
+    each_case(backends(), &CASES, |backend, dtype, &case| {
+        for activation in ACTIVATIONS {
+            let what = format!("{}, {dtype:?}, {activation:?}, {case:?}", backend.name);
+            let (input, expected) = drawn(case, dtype, activation, backend);
+            check(input.clone(), &expected, &what);
+            let input = GatedLinearInput { weight: turned(&input.weight, 0, 1), ..input };
+            let found = check(input.clone(), &expected, &what);
+            assert!(found == check(input, &expected, &what), "two runs, {what}");
         }
-    }
+    });
 }
 
 /// Where one launch computes it, a model's operations take that, whichever way weights lie.
@@ -134,10 +113,10 @@ fn one_launch_is_taken() {
     use briquette_kernels::gated_linear;
     for backend in backends().into_iter().filter(|backend| backend.name == "cuda") {
         for dtype in backend.dtypes().into_iter().filter(|&dtype| dtype != DType::F32) {
-            let case = Case { rows: 130, inputs: 192, channels: 136, bias: true };
+            let case = case(130, 192, 2 * 136, true);
             for activation in ACTIVATIONS {
-                let (input, expected) = case.draw(dtype, activation, &backend);
-                let weight = turned(&input.weight);
+                let (input, expected) = drawn(case, dtype, activation, &backend);
+                let weight = turned(&input.weight, 0, 1);
                 let input = GatedLinearInput { weight, ..input };
                 let found = check(input.clone(), &expected, &format!("{dtype:?}, {activation:?}"));
                 assert!(found == numbers(gated_linear(input).unwrap()));
@@ -152,10 +131,9 @@ fn sides_of_unequal_size_are_refused() {
         let ones = |rows, columns| Tensor::<2>::ones([rows, columns], &backend.device);
         let (x, weight) = (ones(2, 4), ones(4, 7));
         let activation = Activation::Silu;
-        let error = best()
-            .gated_linear(GatedLinearInput { x: x.clone(), weight, bias: None, activation })
-            .unwrap_err();
-        assert_eq!(error, wrong_value("gated_linear", "outputs", 7, "an even number"));
+        let odd = GatedLinearInput { x: x.clone(), weight, bias: None, activation };
+        let expected = RefusedBy("gated_linear").value("outputs", 7, "an even number");
+        assert_eq!(best().gated_linear(odd).unwrap_err(), expected);
         let few = GatedLinearInput { x, weight: ones(3, 8), bias: None, activation };
         assert!(matches!(best().gated_linear(few).unwrap_err(), OpError::Shape { .. }));
     }

@@ -1,51 +1,41 @@
 //! One number and many, sizes that no tile divides, ranges that end inside a tile, every
 //! arrangement of planes.
 
-use briquette::ops::{LinearInput, ModelOps, OpError, Reference};
+use briquette::ops::Reference;
 use briquette_kernels::{Kernels, MOST_LINEAR_ROWS, linear};
 #[cfg(cubecl_0_12)]
 use briquette_kernels::{LINEAR_SETTINGS, linear_by};
-use briquette_tests::{
-    backends::{backends, host},
-    inputs::Noise,
-};
+use briquette_ops::{LinearInput, ModelOps};
+use briquette_tests::backends::{backends, host};
 use burn::{
     backend::DispatchDevice,
     tensor::{DType, Device, Tensor},
 };
 
-use crate::common::{assert_products, f64s, noise_matrix, numbers, poison, turned, within};
+use super::{Case, accelerators, case, sums};
+use crate::common::{
+    RefusedBy, assert_products, each_case, each_dtype, numbers, poison, turned, within,
+};
 
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    rows: usize,
-    inputs: usize,
-    outputs: usize,
-    bias: bool,
-}
-
-fn cases() -> Vec<Case> {
-    let case = |rows, inputs, outputs, bias| Case { rows, inputs, outputs, bias };
-    vec![
-        case(1, 1, 1, false),
-        case(8, 16, 8, true),
-        case(3, 7, 5, true),
-        case(16, 1040, 200, false),
-        case(1, 4096, 72, true),
-        case(20, 96, 18000, true),
-        case(16, 64, 5000, false),
-        case(9, 48, 1000, false),
-        case(17, 272, 516, true),
-        case(40, 160, 136, true),
-        case(64, 96, 520, false),
-        case(65, 336, 64, true),
-        case(150, 64, 264, false),
-        case(MOST_LINEAR_ROWS, 32, 200, true),
-        case(33, 320, 136, true),
-        case(130, 192, 136, true),
-        case(129, 2048, 128, false),
-    ]
-}
+const CASES: [Case; 17] = [
+    case(1, 1, 1, false),
+    case(8, 16, 8, true),
+    case(3, 7, 5, true),
+    case(16, 1040, 200, false),
+    case(1, 4096, 72, true),
+    case(20, 96, 18000, true),
+    case(16, 64, 5000, false),
+    case(9, 48, 1000, false),
+    case(17, 272, 516, true),
+    case(40, 160, 136, true),
+    case(64, 96, 520, false),
+    case(65, 336, 64, true),
+    case(150, 64, 264, false),
+    case(MOST_LINEAR_ROWS, 32, 200, true),
+    case(33, 320, 136, true),
+    case(130, 192, 136, true),
+    case(129, 2048, 128, false),
+];
 
 /// A call, and for each number of the result what it is and how large its terms are together.
 struct Drawn {
@@ -53,24 +43,9 @@ struct Drawn {
     expected: Vec<(f64, f64)>,
 }
 
-impl Case {
-    fn draw(self, dtype: DType, device: &Device) -> Drawn {
-        let Self { rows, inputs, outputs, bias } = self;
-        let mut noise = Noise::new((rows * 31 + inputs) as u64);
-        let mut tensor = |rows, columns| noise_matrix(&mut noise, [rows, columns], dtype, device);
-        let (x, weight) = (tensor(rows, inputs), tensor(inputs, outputs));
-        let bias = bias.then(|| tensor(1, outputs).reshape([outputs]));
-        let (of_x, of_weight) = (f64s(numbers(x.clone())), f64s(numbers(weight.clone())));
-        let of_bias = bias.clone().map_or(vec![0.0; outputs], |bias| f64s(numbers(bias)));
-        let expected = (0..rows * outputs).map(|place| {
-            let (row, output) = (place / outputs, place % outputs);
-            let terms = (0..inputs)
-                .map(|input| of_x[row * inputs + input] * of_weight[input * outputs + output]);
-            let terms = terms.chain([of_bias[output]]);
-            terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()))
-        });
-        Drawn { expected: expected.collect(), call: LinearInput { x, weight, bias } }
-    }
+fn drawn(case: Case, dtype: DType, device: &Device) -> Drawn {
+    let (x, weight, bias) = case.operands(case.rows * 31 + case.inputs, dtype, device);
+    Drawn { expected: sums(&x, &weight, bias.as_ref()), call: LinearInput { x, weight, bias } }
 }
 
 impl Drawn {
@@ -99,94 +74,75 @@ impl Drawn {
 /// Of a prompt, and of more rows than cubes go through together.
 #[test]
 fn linear_of_many_rows() {
-    let many = [
-        Case { rows: 300, inputs: 64, outputs: 136, bias: true },
-        Case { rows: 2200, inputs: 96, outputs: 264, bias: false },
-    ];
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
-        for dtype in backend.dtypes() {
-            for case in many {
-                println!("{}, {dtype:?}, {case:?}", backend.name);
-                let drawn = case.draw(dtype, &backend.device);
-                match linear(drawn.call.clone()) {
-                    // Units multiply fewer.
-                    Err(error) => {
-                        let (found, max) = (case.rows, MOST_LINEAR_ROWS);
-                        let what = "rows";
-                        let operation = "linear";
-                        assert_eq!(error, OpError::TooLarge { operation, what, found, max });
-                        assert!(dtype == DType::F32 || backend.name != "cuda", "{case:?}");
-                    }
-                    Ok(_) => {
-                        let LinearInput { x, weight, bias } = drawn.call.clone();
-                        drawn.check(drawn.call.clone(), dtype, "as it is");
-                        let weight = turned(&weight);
-                        drawn.check(LinearInput { x, weight, bias }, dtype, "weight turned");
-                    }
+    let many = [case(300, 64, 136, true), case(2200, 96, 264, false)];
+    each_dtype(accelerators(), |backend, dtype| {
+        for case in many {
+            println!("{}, {dtype:?}, {case:?}", backend.name);
+            let drawn = drawn(case, dtype, &backend.device);
+            match linear(drawn.call.clone()) {
+                // Units multiply fewer.
+                Err(error) => {
+                    let expected = RefusedBy("linear").size("rows", case.rows, MOST_LINEAR_ROWS);
+                    assert_eq!(error, expected);
+                    assert!(dtype == DType::F32 || backend.name != "cuda", "{case:?}");
+                }
+                Ok(_) => {
+                    let LinearInput { x, weight, bias } = drawn.call.clone();
+                    drawn.check(drawn.call.clone(), dtype, "as it is");
+                    let weight = turned(&weight, 0, 1);
+                    drawn.check(LinearInput { x, weight, bias }, dtype, "weight turned");
                 }
             }
         }
-    }
+    });
 }
 
 #[test]
 fn linear_of_cases() {
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
-        for dtype in backend.dtypes() {
-            for case in backend.some(cases(), dtype) {
-                println!("{}, {dtype:?}, {case:?}", backend.name);
-                let drawn = case.draw(dtype, &backend.device);
-                let LinearInput { x, weight, bias } = drawn.call.clone();
-                let found = drawn.check(drawn.call.clone(), dtype, "as it is");
-                let again = drawn.check(drawn.call.clone(), dtype, "again");
-                assert_eq!(found, again, "two runs give the same bits");
-                let call = |x, weight| LinearInput { x, weight, bias: bias.clone() };
-                let x_turned = call(turned(&x), weight.clone());
-                assert_eq!(found, drawn.check(x_turned, dtype, "x turned"));
-                let x_within = call(within(&x), weight.clone());
-                assert_eq!(found, drawn.check(x_within, dtype, "x within"));
-                drawn.check(call(x.clone(), turned(&weight)), dtype, "weight turned");
-                let k_major = within(&weight.clone().transpose()).transpose();
-                drawn.check(call(x.clone(), k_major), dtype, "weight turned and within");
-                drawn.check(call(x, within(&weight)), dtype, "weight within");
-            }
-        }
-    }
+    each_case(accelerators(), &CASES, |backend, dtype, &case| {
+        let drawn = drawn(case, dtype, &backend.device);
+        let LinearInput { x, weight, bias } = drawn.call.clone();
+        let found = drawn.check(drawn.call.clone(), dtype, "as it is");
+        let again = drawn.check(drawn.call.clone(), dtype, "again");
+        assert_eq!(found, again, "two runs give the same bits");
+        let call = |x, weight| LinearInput { x, weight, bias: bias.clone() };
+        let x_turned = call(turned(&x, 0, 1), weight.clone());
+        assert_eq!(found, drawn.check(x_turned, dtype, "x turned"));
+        let x_within = call(within(&x), weight.clone());
+        assert_eq!(found, drawn.check(x_within, dtype, "x within"));
+        drawn.check(call(x.clone(), turned(&weight, 0, 1)), dtype, "weight turned");
+        let k_major = within(&weight.clone().transpose()).transpose();
+        drawn.check(call(x.clone(), k_major), dtype, "weight turned and within");
+        drawn.check(call(x, within(&weight)), dtype, "weight within");
+    });
 }
 
 /// Sizes that no tile divides, and more tiles than cubes.
 #[cfg(cubecl_0_12)]
 #[test]
 fn linear_by_each_setting() {
-    let cases = [
-        Case { rows: 33, inputs: 96, outputs: 136, bias: false },
-        Case { rows: 150, inputs: 1056, outputs: 520, bias: false },
-        Case { rows: 300, inputs: 32, outputs: 5000, bias: false },
-    ];
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
-        for dtype in backend.dtypes() {
-            for case in cases {
-                println!("{}, {dtype:?}, {case:?}", backend.name);
-                let few = Case { rows: 1, inputs: 32, outputs: 8, bias: false };
-                let call = few.draw(dtype, &backend.device).call;
-                if let Err(error) = linear_by(call, 0) {
-                    assert_eq!(error, OpError::Device { operation: "linear" });
-                    assert!(dtype == DType::F32 || backend.name != "cuda");
-                    continue;
-                }
-                let drawn = case.draw(dtype, &backend.device);
-                for (setting, what) in LINEAR_SETTINGS.into_iter().enumerate() {
-                    let product = |call| linear_by(call, setting).unwrap();
-                    let call = drawn.call.clone();
-                    drawn.check_by(product, call, dtype, &format!("{what:?}"));
-                }
-                let (found, max) = (LINEAR_SETTINGS.len(), LINEAR_SETTINGS.len() - 1);
-                let error = linear_by(drawn.call.clone(), found).unwrap_err();
-                let (operation, what) = ("linear", "setting");
-                assert_eq!(error, OpError::TooLarge { operation, what, found, max });
+    let by = RefusedBy("linear");
+    let cases = [case(33, 96, 136, false), case(150, 1056, 520, false), case(300, 32, 5000, false)];
+    each_dtype(accelerators(), |backend, dtype| {
+        for of in cases {
+            println!("{}, {dtype:?}, {of:?}", backend.name);
+            let call = drawn(case(1, 32, 8, false), dtype, &backend.device).call;
+            if let Err(error) = linear_by(call, 0) {
+                assert_eq!(error, by.device());
+                assert!(dtype == DType::F32 || backend.name != "cuda");
+                continue;
             }
+            let drawn = drawn(of, dtype, &backend.device);
+            for (setting, what) in LINEAR_SETTINGS.into_iter().enumerate() {
+                let product = |call| linear_by(call, setting).unwrap();
+                let call = drawn.call.clone();
+                drawn.check_by(product, call, dtype, &format!("{what:?}"));
+            }
+            let settings = LINEAR_SETTINGS.len();
+            let error = linear_by(drawn.call.clone(), settings).unwrap_err();
+            assert_eq!(error, by.size("setting", settings, settings - 1));
         }
-    }
+    });
 }
 
 fn zeros(device: &Device) -> LinearInput {
@@ -207,8 +163,7 @@ fn whoever_is_faster_multiplies_on_a_device_of_unknown_size() {
             device.client().properties().hardware.num_streaming_multiprocessors.is_some();
         for dtype in backend.dtypes() {
             let is_ours = is_known || dtype == DType::F32 && !cfg!(feature = "autotune");
-            let case = Case { rows: 1, inputs: 4096, outputs: 4096, bias: false };
-            let call = case.draw(dtype, &backend.device).call;
+            let call = drawn(case(1, 4096, 4096, false), dtype, &backend.device).call;
             let [own, burn] = [linear(call.clone()), Reference.linear(call.clone())]
                 .map(|product| numbers(product.unwrap()));
             // Of so many sums some are rounded otherwise, in 16 bits too.
@@ -222,39 +177,28 @@ fn whoever_is_faster_multiplies_on_a_device_of_unknown_size() {
 
 #[test]
 fn linear_refuses_the_host() {
-    let error = linear(zeros(&host())).unwrap_err();
-    assert_eq!(error, OpError::Device { operation: "linear" });
+    assert_eq!(linear(zeros(&host())).unwrap_err(), RefusedBy("linear").device());
 }
 
 #[test]
 fn linear_refuses() {
-    let operation = "linear";
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    let by = RefusedBy("linear");
+    for backend in accelerators() {
         let whole = || zeros(&backend.device);
         let zeros = |rows, columns| Tensor::zeros([rows, columns], (&backend.device, DType::F32));
-        let error = linear(LinearInput { weight: zeros(4, 7), ..whole() }).unwrap_err();
-        let (found, expected) = (vec![4, 7], vec![5, 7]);
-        assert_eq!(error, OpError::Shape { operation, tensor: "weight", found, expected });
-        let bias = Tensor::zeros([5], (&backend.device, DType::F32));
-        let error = linear(LinearInput { bias: Some(bias), ..whole() }).unwrap_err();
-        let (found, expected) = (vec![5], vec![7]);
-        assert_eq!(error, OpError::Shape { operation, tensor: "bias", found, expected });
-        let error =
-            linear(LinearInput { x: zeros(MOST_LINEAR_ROWS + 1, 5), ..whole() }).unwrap_err();
-        let (found, max) = (MOST_LINEAR_ROWS + 1, MOST_LINEAR_ROWS);
-        assert_eq!(error, OpError::TooLarge { operation, what: "rows", found, max });
-        let error = linear(LinearInput { x: zeros(0, 5), ..whole() }).unwrap_err();
-        let expected = "1 or more".to_owned();
-        assert_eq!(error, OpError::Value { operation, what: "rows", found: 0, expected });
-        let error = linear(LinearInput { weight: zeros(5, 0), ..whole() }).unwrap_err();
-        let expected = "1 or more".to_owned();
-        assert_eq!(error, OpError::Value { operation, what: "outputs", found: 0, expected });
+        let refused = |input| linear(input).unwrap_err();
+        let of_weight = |weight| refused(LinearInput { weight, ..whole() });
+        assert_eq!(of_weight(zeros(4, 7)), by.shape("weight", &[4, 7], &[5, 7]));
+        let bias = Some(Tensor::zeros([5], (&backend.device, DType::F32)));
+        let error = refused(LinearInput { bias, ..whole() });
+        assert_eq!(error, by.shape("bias", &[5], &[7]));
+        let of_rows = |rows| refused(LinearInput { x: zeros(rows, 5), ..whole() });
+        let expected = by.size("rows", MOST_LINEAR_ROWS + 1, MOST_LINEAR_ROWS);
+        assert_eq!(of_rows(MOST_LINEAR_ROWS + 1), expected);
+        assert_eq!(of_rows(0), by.value("rows", 0, "1 or more"));
+        assert_eq!(of_weight(zeros(5, 0)), by.value("outputs", 0, "1 or more"));
         if backend.device.supports_dtype(DType::F16) {
-            let half = whole().weight.cast(DType::F16);
-            let error = linear(LinearInput { weight: half, ..whole() }).unwrap_err();
-            let (found, expected) = (DType::F16, DType::F32);
-            let tensor = "weight";
-            assert_eq!(error, OpError::DataType { operation, tensor, found, expected });
+            assert_eq!(of_weight(zeros(5, 7).cast(DType::F16)), by.half("weight"));
         }
     }
 }

@@ -1,10 +1,9 @@
 //! Products with quantized weights as they lie: every format, one row and many, sizes that no cube
 //! divides, scales that are subnormal. The host is one of the devices.
 
-use briquette::ops::{
-    OpError, Ops, QuantizedLinearInput, QuantizedMatrix, QuantizedParts, WeightFormat, best,
-};
+use briquette::ops::{Ops, best};
 use briquette_kernels::{MOST_QUANTIZED_LINEAR_ROWS, dequantize, quantized_linear};
+use briquette_ops::{QuantizedLinearInput, QuantizedMatrix, QuantizedParts, WeightFormat};
 use briquette_tests::{
     backends::{backends, host},
     inputs::Noise,
@@ -13,7 +12,8 @@ use burn::tensor::{DType, Device, Int, Tensor, f16};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{assert_products, f64s, noise_matrix, numbers, poison};
+use super::{Case, case};
+use crate::common::{RefusedBy, assert_products, each_case, f64s, noise_matrix, numbers, poison};
 
 const FORMATS: [WeightFormat; 6] = [
     WeightFormat::Q8_0,
@@ -127,26 +127,15 @@ fn words(bytes: &[u8]) -> Vec<i32> {
     bytes.chunks_exact(4).map(|four| i32::from_le_bytes(four.try_into().unwrap())).collect()
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    rows: usize,
-    inputs: usize,
-    outputs: usize,
-    bias: bool,
-}
-
-fn cases() -> [Case; 7] {
-    let case = |rows, inputs, outputs, bias| Case { rows, inputs, outputs, bias };
-    [
-        case(1, 256, 1, false),
-        case(1, 2304, 70, true),
-        case(3, 512, 33, true),
-        case(5, 1024, 129, false),
-        case(9, 256, 40, true),
-        case(MOST_QUANTIZED_LINEAR_ROWS, 256, 65, false),
-        case(70, 768, 130, true),
-    ]
-}
+const CASES: [Case; 7] = [
+    case(1, 256, 1, false),
+    case(1, 2304, 70, true),
+    case(3, 512, 33, true),
+    case(5, 1024, 129, false),
+    case(9, 256, 40, true),
+    case(MOST_QUANTIZED_LINEAR_ROWS, 256, 65, false),
+    case(70, 768, 130, true),
+];
 
 /// The product of whoever answers for a device: its kernels, or the host.
 fn product(input: QuantizedLinearInput, ops: &dyn Ops, name: &str) -> Tensor<2> {
@@ -158,46 +147,40 @@ fn product(input: QuantizedLinearInput, ops: &dyn Ops, name: &str) -> Tensor<2> 
 
 #[test]
 fn products_with_quantized_weights() {
-    for backend in backends() {
-        for dtype in backend.dtypes() {
-            let all = FORMATS.into_iter().flat_map(|format| cases().map(|case| (format, case)));
-            for (format, case) in backend.some(all.collect(), dtype) {
-                println!("{}, {dtype:?}, {format:?}, {case:?}", backend.name);
-                let Case { rows, inputs, outputs, bias } = case;
-                let drawn = Drawn::new(format, [outputs, inputs]);
-                let weight = drawn.matrix(&backend.device);
-                let mut noise = Noise::new(rows as u64);
-                let mut tensor = |rows, columns| {
-                    noise_matrix(&mut noise, [rows, columns], dtype, &backend.device)
-                };
-                let x = tensor(rows, inputs);
-                let bias: Option<Tensor<1>> = bias.then(|| tensor(1, outputs).reshape([outputs]));
-                let of_bias = bias.clone().map(|bias| f64s(numbers(bias)));
-                let expected = drawn.product(&f64s(numbers(x.clone())), of_bias.as_deref());
-                let ops = best();
-                poison(&backend.device, &[rows * outputs, inputs * outputs]);
-                let input = QuantizedLinearInput { x, weight, bias };
-                let found = product(input.clone(), ops.as_ref(), &backend.name);
-                assert_eq!((found.dims(), found.dtype()), ([rows, outputs], dtype));
-                // More rows than the kernel takes are multiplied with expanded weights, which are
-                // of the type of the rows; f32 is Burn's own product, which rounds on tensor cores.
-                let expands = backend.name != "flex" && rows > MOST_QUANTIZED_LINEAR_ROWS;
-                let of_weight = match (expands, dtype) {
-                    (false, _) => 0.0,
-                    (_, DType::F32) if !backend.name.starts_with("cuda") => 0.0,
-                    (_, DType::F32) => 2.0_f64.powi(-10),
-                    (_, DType::F16) => 2.0_f64.powi(-11),
-                    _ => 2.0_f64.powi(-8),
-                };
-                let what = format!("{}, {format:?}, {case:?}", backend.name);
-                assert_products(&numbers(found), &expected, of_weight, dtype, &what);
-                assert_eq!(ops.fallbacks(), [], "{}", backend.name);
-                let again =
-                    [(); 2].map(|()| numbers(product(input.clone(), ops.as_ref(), &backend.name)));
-                assert_eq!(again[0], again[1], "two runs give the same bits");
-            }
-        }
-    }
+    let cases: Vec<(WeightFormat, Case)> =
+        FORMATS.into_iter().flat_map(|format| CASES.map(|case| (format, case))).collect();
+    each_case(backends(), &cases, |backend, dtype, &(format, case)| {
+        let Case { rows, inputs, outputs, bias } = case;
+        let drawn = Drawn::new(format, [outputs, inputs]);
+        let weight = drawn.matrix(&backend.device);
+        let mut noise = Noise::new(rows as u64);
+        let mut tensor =
+            |rows, columns| noise_matrix(&mut noise, [rows, columns], dtype, &backend.device);
+        let x = tensor(rows, inputs);
+        let bias: Option<Tensor<1>> = bias.then(|| tensor(1, outputs).reshape([outputs]));
+        let of_bias = bias.as_ref().map(f64s);
+        let expected = drawn.product(&f64s(&x), of_bias.as_deref());
+        let ops = best();
+        poison(&backend.device, &[rows * outputs, inputs * outputs]);
+        let input = QuantizedLinearInput { x, weight, bias };
+        let found = product(input.clone(), ops.as_ref(), &backend.name);
+        assert_eq!((found.dims(), found.dtype()), ([rows, outputs], dtype));
+        // More rows than the kernel takes are multiplied with expanded weights, which are of the
+        // type of the rows; f32 is Burn's own product, which rounds on tensor cores.
+        let expands = backend.name != "flex" && rows > MOST_QUANTIZED_LINEAR_ROWS;
+        let of_weight = match (expands, dtype) {
+            (false, _) => 0.0,
+            (_, DType::F32) if !backend.name.starts_with("cuda") => 0.0,
+            (_, DType::F32) => 2.0_f64.powi(-10),
+            (_, DType::F16) => 2.0_f64.powi(-11),
+            _ => 2.0_f64.powi(-8),
+        };
+        let what = format!("{}, {format:?}, {case:?}", backend.name);
+        assert_products(&numbers(found), &expected, of_weight, dtype, &what);
+        assert_eq!(ops.fallbacks(), [], "{}", backend.name);
+        let again = [(); 2].map(|()| numbers(product(input.clone(), ops.as_ref(), &backend.name)));
+        assert_eq!(again[0], again[1], "two runs give the same bits");
+    });
 }
 
 #[test]
@@ -270,10 +253,8 @@ fn weights_are_quantized_to_the_nearest_level() {
     let refused = |format, inputs, weights: &[f32]| {
         QuantizedMatrix::quantize(format, [1, inputs], weights, &host()).unwrap_err()
     };
-    let operation = "quantize_weights";
-    let error = refused(WeightFormat::Q8_0, 33, &[0.0; 33]);
-    let expected = "a multiple of 32".to_owned();
-    assert_eq!(error, OpError::Value { operation, what: "inputs", found: 33, expected });
+    let expected = RefusedBy("quantize_weights").value("inputs", 33, "a multiple of 32");
+    assert_eq!(refused(WeightFormat::Q8_0, 33, &[0.0; 33]), expected);
     let error = refused(WeightFormat::Q4_1, 32, &[0.0; 32]);
     assert_eq!(error.to_string(), "quantize_weights: minima is 1, expected a format without");
     let error = refused(WeightFormat::Q8_0, 32, &[f32::NAN; 32]);
@@ -308,13 +289,13 @@ fn matrices_that_do_not_fit_are_refused() {
 
 #[test]
 fn quantized_linear_refuses() {
-    let operation = "quantized_linear";
+    let by = RefusedBy("quantized_linear");
     let of_host = QuantizedLinearInput {
         x: Tensor::zeros([1, 256], &host()),
         weight: Drawn::new(WeightFormat::Q4_0, [7, 256]).matrix(&host()),
         bias: None,
     };
-    assert_eq!(quantized_linear(of_host).unwrap_err(), OpError::Device { operation });
+    assert_eq!(quantized_linear(of_host).unwrap_err(), by.device());
     for backend in backends() {
         let ops = best();
         let weight = Drawn::new(WeightFormat::Q4_0, [7, 256]).matrix(&backend.device);
@@ -323,25 +304,20 @@ fn quantized_linear_refuses() {
             ops.quantized_linear(QuantizedLinearInput { x, weight: weight.clone(), bias })
         };
         let error = call(zeros(2, 250), None).unwrap_err();
-        let (found, expected) = (vec![2, 250], vec![2, 256]);
-        assert_eq!(error, OpError::Shape { operation, tensor: "x", found, expected });
+        assert_eq!(error, by.shape("x", &[2, 250], &[2, 256]));
         let error = call(zeros(2, 256), Some(zeros(1, 5).reshape([5]))).unwrap_err();
-        let (found, expected) = (vec![5], vec![7]);
-        assert_eq!(error, OpError::Shape { operation, tensor: "bias", found, expected });
+        assert_eq!(error, by.shape("bias", &[5], &[7]));
         assert_eq!(call(zeros(0, 256), None).unwrap().dims(), [0, 7]);
         if backend.device.supports_dtype(DType::F16) {
             let half = zeros(1, 7).reshape([7]).cast(DType::F16);
-            let error = call(zeros(2, 256), Some(half)).unwrap_err();
-            let (found, expected) = (DType::F16, DType::F32);
-            assert_eq!(error, OpError::DataType { operation, tensor: "bias", found, expected });
+            assert_eq!(call(zeros(2, 256), Some(half)).unwrap_err(), by.half("bias"));
         }
         if backend.name == "flex" {
             continue;
         }
-        let x = zeros(MOST_QUANTIZED_LINEAR_ROWS + 1, 256);
-        let input = QuantizedLinearInput { x, weight: weight.clone(), bias: None };
-        let (found, max) = (MOST_QUANTIZED_LINEAR_ROWS + 1, MOST_QUANTIZED_LINEAR_ROWS);
-        let error = quantized_linear(input).unwrap_err();
-        assert_eq!(error, OpError::TooLarge { operation, what: "rows", found, max });
+        let (rows, most) = (MOST_QUANTIZED_LINEAR_ROWS + 1, MOST_QUANTIZED_LINEAR_ROWS);
+        let input =
+            QuantizedLinearInput { x: zeros(rows, 256), weight: weight.clone(), bias: None };
+        assert_eq!(quantized_linear(input).unwrap_err(), by.size("rows", rows, most));
     }
 }

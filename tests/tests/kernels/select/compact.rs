@@ -1,18 +1,20 @@
 //! Rows and numbers end where the selection says, whatever they lie in; padding is marked.
 
-use briquette::ops::{
-    AttentionStatistics, Entries, OpError, Reference, SelectOps, Selection, Statistic,
-};
+use briquette::ops::{AttentionStatistics, Entries, OpError, Reference, Selection, Statistic};
 use briquette_kernels::compact;
+use briquette_ops::SelectOps;
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor};
 use rand::{RngExt, SeedableRng, seq::index::sample};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{all_backends, answer, kernel_backends, wrong_shape, wrong_value};
+use crate::common::{
+    RefusedBy, all_backends, answer, each_dtype, integers, kernel_backends, numbers, poison_as,
+    turned, whole_numbers,
+};
 
 const KINDS: [Statistic; 5] = [
     Statistic::Sums,
@@ -75,16 +77,12 @@ impl Case {
 
     fn entries(&self, device: &Device) -> Entries {
         let shape = [self.batch, self.kv_heads, self.columns];
-        let positions = TensorData::new(self.positions(), shape);
+        let track = |track: &Tensor<4>| track.clone().to_device(device).squeeze_dim::<3>(3);
         Entries {
             keys: self.keys.clone().to_device(device),
             values: self.values.clone().to_device(device),
-            positions: Tensor::from_data(positions, device),
-            statistics: statistics(
-                self.of_statistics
-                    .iter()
-                    .map(|track| track.clone().to_device(device).squeeze_dim::<3>(3)),
-            ),
+            positions: integers(&self.positions(), shape, device),
+            statistics: statistics(self.of_statistics.iter().map(track)),
             clustering: None,
         }
     }
@@ -95,7 +93,8 @@ impl Case {
         let device = entries.keys.device();
         let selection = Selection::of_heads(&self.lists, kv_heads, &device);
         let width = selection.width();
-        poison([batch, kv_heads, width, head_dim], entries.keys.dtype(), &device);
+        let size = batch * kv_heads * width * head_dim;
+        poison_as(entries.keys.dtype(), &device, &[size; 2]);
         let dtypes = [entries.keys.dtype(), entries.values.dtype()];
         let found = answer(backend, "compact", |kernels| kernels.compact(entries, &selection));
         assert_eq!([found.keys.dtype(), found.values.dtype()], dtypes);
@@ -118,7 +117,7 @@ impl Case {
             }
         }
         let given = self.positions();
-        let positions = found.positions.try_into_vec_as::<i64>().unwrap();
+        let positions = whole_numbers(found.positions);
         for (found, (row, entry, is_padding)) in positions.iter().zip(&places) {
             assert_eq!(*found, if *is_padding { -1 } else { given[row * columns + entry] });
         }
@@ -129,57 +128,38 @@ impl Case {
             assert_eq!(kind, expected);
             assert_eq!(found.dims(), [batch, heads, width]);
             let group = heads / kv_heads;
-            let (found, given) = (found.try_into_vec_as::<f32>().unwrap(), numbers(given.clone()));
+            let (found, given) = (numbers(found), numbers(given.clone()));
             for (head, found) in found.chunks(width).enumerate() {
-                for (number, (_, entry, is_padding)) in
-                    found.iter().zip(&places[head / group * width..])
-                {
-                    assert_eq!(
-                        *number,
-                        if *is_padding { 0.0 } else { given[head * columns + entry] }
-                    );
+                let places = &places[head / group * width..];
+                for (number, (_, entry, is_padding)) in found.iter().zip(places) {
+                    let expected = if *is_padding { 0.0 } else { given[head * columns + entry] };
+                    assert_eq!(*number, expected);
                 }
             }
         }
     }
 }
 
-fn numbers(x: Tensor<4>) -> Vec<f32> {
-    x.cast(DType::F32).try_into_vec_as::<f32>().unwrap()
-}
-
-/// Leaves garbage in buffers that the next ones may lie in.
-fn poison(shape: [usize; 4], dtype: DType, device: &Device) {
-    for _ in 0..2 {
-        let garbage = Tensor::<4>::full(shape, f32::NAN, (device, dtype));
-        garbage.clone().sum().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
-    }
-}
-
-/// A tensor that lies transposed.
-fn turned(x: Tensor<4>) -> Tensor<4> {
-    x.permute([3, 2, 0, 1]).mul_scalar(1.0).permute([2, 3, 1, 0])
-}
-
 #[test]
 fn compact_moves_all_there_is() {
-    for backend in all_backends() {
-        let check = |case: Case| case.check(&backend, case.entries(&backend.device));
-        for dtype in backend.dtypes() {
-            let dtypes = [dtype; 2];
-            check(Case::new([1, 1, 1, 1], &[], &[1], dtypes));
-            check(Case::new([2, 2, 9, 64], &[4, 4], &[9], dtypes));
-            // Rows of one cube, of two, and columns of two; padding.
-            check(Case::new([1, 3, 700, 64], &[6, 6, 6, 6], &[300, 257, 0], dtypes));
-            check(Case::new([2, 2, 40, 128], &[8], &[8, 9, 16, 17], dtypes));
-            // Rows that vectors do not fit, and that one cube does not.
-            check(Case::new([2, 1, 30, 7], &[5, 5], &[29, 3], dtypes));
-            check(Case::new([1, 2, 5, 1100], &[2], &[2, 3], dtypes));
-            check(Case::new([1, 2, 12, 100], &[], &[1, 1], dtypes));
-            // Keys that are shared are held in f32.
-            check(Case::new([1, 2, 33, 64], &[2], &[20, 31], [DType::F32, dtype]));
-        }
-    }
+    each_dtype(all_backends(), |backend, dtype| {
+        let check = |dims, statistics: &[usize], counts: &[usize], dtypes| {
+            let case = Case::new(dims, statistics, counts, dtypes);
+            case.check(backend, case.entries(&backend.device));
+        };
+        let dtypes = [dtype; 2];
+        check([1, 1, 1, 1], &[], &[1], dtypes);
+        check([2, 2, 9, 64], &[4, 4], &[9], dtypes);
+        // Rows of one cube, of two, and columns of two; padding.
+        check([1, 3, 700, 64], &[6, 6, 6, 6], &[300, 257, 0], dtypes);
+        check([2, 2, 40, 128], &[8], &[8, 9, 16, 17], dtypes);
+        // Rows that vectors do not fit, and that one cube does not.
+        check([2, 1, 30, 7], &[5, 5], &[29, 3], dtypes);
+        check([1, 2, 5, 1100], &[2], &[2, 3], dtypes);
+        check([1, 2, 12, 100], &[], &[1, 1], dtypes);
+        // Keys that are shared are held in f32.
+        check([1, 2, 33, 64], &[2], &[20, 31], [DType::F32, dtype]);
+    });
 }
 
 #[test]
@@ -187,36 +167,32 @@ fn compact_takes_entries_as_they_lie() {
     for backend in all_backends() {
         let device = backend.device.clone();
         let case = Case::new([2, 2, 64, 32], &[4, 4], &[30, 31, 1, 33], [DType::F32; 2]);
+        let entries = case.entries(&device);
+        let Entries { keys, values, positions, statistics, .. } = entries.clone();
         // A part of buffers with room for more, as a store hands it out.
-        let Entries { keys, values, positions, statistics, .. } = case.entries(&device);
-        let wide = |x: Tensor<4>| Tensor::cat(vec![x.clone(), x.zeros_like()], 2).narrow(2, 0, 64);
+        let wide = |x: &Tensor<4>| Tensor::cat(vec![x.clone(), x.zeros_like()], 2).narrow(2, 0, 64);
         let wide_scalars =
             |x: Tensor<3>| Tensor::cat(vec![x.clone(), x.zeros_like()], 2).narrow(2, 0, 64);
         let of_buffers = Entries {
-            keys: wide(keys.clone()),
-            values: wide(values.clone()),
+            keys: wide(&keys),
+            values: wide(&values),
             positions: Tensor::cat(vec![positions.clone(), positions.zeros_like()], 2)
                 .narrow(2, 0, 64),
             statistics: statistics.clone().map(wide_scalars),
             clustering: None,
         };
-        case.check(&backend, of_buffers);
-        let of_turned = Entries {
-            keys: turned(keys.clone()),
-            values: values.clone(),
-            positions: positions.clone(),
-            statistics: statistics.clone(),
-            clustering: None,
-        };
-        case.check(&backend, of_turned);
+        // Tensors that lie transposed.
+        let across = |x: Tensor<4>| x.permute([3, 2, 0, 1]).mul_scalar(1.0).permute([2, 3, 1, 0]);
+        let of_turned = Entries { keys: across(keys), ..entries.clone() };
         let all_turned = Entries {
-            keys,
-            values: turned(values),
+            values: across(values),
             positions: positions.permute([2, 0, 1]).add_scalar(0).permute([1, 2, 0]),
-            statistics: statistics.map(|x| x.permute([2, 1, 0]).add_scalar(0.0).permute([2, 1, 0])),
-            clustering: None,
+            statistics: statistics.map(|x| turned(&x, 0, 2)),
+            ..entries
         };
-        case.check(&backend, all_turned);
+        for entries in [of_buffers, of_turned, all_turned] {
+            case.check(&backend, entries);
+        }
     }
 }
 
@@ -237,7 +213,7 @@ fn compact_takes_expanded_positions() {
             padding.chain(list.iter().map(|&entry| entry as i64 + 5))
         });
         let expected: Vec<i64> = expected.collect();
-        assert_eq!(found.positions.try_into_vec_as::<i64>().unwrap(), expected);
+        assert_eq!(whole_numbers(found.positions), expected);
     }
 }
 
@@ -268,48 +244,33 @@ fn compact_is_the_same_every_time() {
 #[test]
 fn compact_refuses_what_does_not_fit() {
     let case = Case::new([2, 2, 6, 8], &[2], &[3], [DType::F32; 2]);
-    let call = |device: &Device, change: &dyn Fn(&mut Entries), kept, counts: &[usize]| {
+    let call = |device: &Device, change: &dyn Fn(&mut Entries), counts: &[usize]| {
         let mut entries = case.entries(device);
         change(&mut entries);
-        let indices = Tensor::<3, Int>::ones([2, 2, kept], device);
+        let indices = Tensor::<3, Int>::ones([2, 2, 3], device);
         compact(entries, &Selection { indices, counts: counts.to_vec() }).unwrap_err()
     };
-    let shape = |tensor, found: &[usize], expected: &[usize]| {
-        wrong_shape("compact", tensor, found, expected)
-    };
-    let value = |what, found, expected| wrong_value("compact", what, found, expected);
-    let four = [3; 4];
+    let by = RefusedBy("compact");
+    let plain = &|_: &mut Entries| ();
     for Backend { ref device, .. } in kernel_backends() {
-        let refused = |change: &dyn Fn(&mut Entries)| call(device, change, 3, &four);
-        let narrow = |x: &Tensor<4>| x.clone().narrow(2, 0, 5);
-        assert_eq!(
-            refused(&|it| it.values = narrow(&it.values)),
-            shape("values", &[2, 2, 5, 8], &[2, 2, 6, 8])
-        );
-        assert_eq!(
-            refused(&|it| it.positions = it.positions.clone().narrow(2, 0, 4)),
-            shape("positions", &[2, 2, 4], &[2, 2, 6])
-        );
+        let refuses = |change: &dyn Fn(&mut Entries), expected: OpError| {
+            assert_eq!(call(device, change, &[3; 4]), expected);
+        };
+        let expected = by.shape("values", &[2, 2, 5, 8], &[2, 2, 6, 8]);
+        refuses(&|it| it.values = it.values.clone().narrow(2, 0, 5), expected);
+        let expected = by.shape("positions", &[2, 2, 4], &[2, 2, 6]);
+        refuses(&|it| it.positions = it.positions.clone().narrow(2, 0, 4), expected);
         let track =
             |heads, columns| statistics([Tensor::zeros([2, heads, columns], (device, DType::F32))]);
-        assert_eq!(
-            refused(&|it| it.statistics = track(2, 5)),
-            shape("statistics", &[2, 2, 5], &[2, 2, 6])
-        );
-        assert_eq!(
-            refused(&|it| it.statistics = track(3, 6)),
-            value("the heads of statistics", 3, "a multiple of 2")
-        );
+        let expected = by.shape("statistics", &[2, 2, 5], &[2, 2, 6]);
+        refuses(&|it| it.statistics = track(2, 5), expected);
+        let expected = by.value("the heads of statistics", 3, "a multiple of 2");
+        refuses(&|it| it.statistics = track(3, 6), expected);
         let nothing = Selection::of_heads(&[[0_usize; 0]; 4], 2, device);
-        assert_eq!(
-            compact(case.entries(device), &nothing).unwrap_err(),
-            value("the most entries kept", 0, "at least 1")
-        );
-        let plain = &|_: &mut Entries| ();
-        assert_eq!(call(device, plain, 3, &[3; 3]), value("the length of counts", 3, "4"));
-        assert_eq!(call(device, plain, 3, &[3, 3, 4, 3]), value("counts", 4, "at most 3"));
+        let expected = by.value("the most entries kept", 0, "at least 1");
+        assert_eq!(compact(case.entries(device), &nothing).unwrap_err(), expected);
+        assert_eq!(call(device, plain, &[3; 3]), by.value("the length of counts", 3, "4"));
+        assert_eq!(call(device, plain, &[3, 3, 4, 3]), by.value("counts", 4, "at most 3"));
     }
-    let plain = &|_: &mut Entries| ();
-    let error = call(&host(), plain, 3, &four);
-    assert_eq!(error, OpError::Device { operation: "compact" });
+    assert_eq!(call(&host(), plain, &[3; 4]), by.device());
 }

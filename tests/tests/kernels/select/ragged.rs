@@ -1,19 +1,18 @@
 //! Heads of different lengths in one list, side by side, and with what has come behind them.
 
-use briquette::ops::{
-    AttentionStatistics, Entries, OpError, PackInput, PadInput, Reference, SelectOps, Statistic,
-    Tail,
-};
+use briquette::ops::{AttentionStatistics, Entries, Reference, Statistic};
 use briquette_kernels::{pack, pad};
+use briquette_ops::{PackInput, PadInput, SelectOps, Tail};
 use briquette_tests::{backends::host, inputs::Noise};
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor};
 
 use crate::common::{
-    all_backends, answer, integers, kernel_backends, numbers, poison, wrong_shape, wrong_value,
+    RefusedBy, all_backends, answer, each_case, floats, integers, kernel_backends, numbers,
+    offsets, poison, turned, whole_numbers,
 };
 
 /// Lists of heads, and a tail.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Case {
     batch: usize,
     heads: usize,
@@ -45,10 +44,8 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    fn offsets(&self) -> Vec<usize> {
-        let mut offsets = vec![0];
-        self.counts.iter().for_each(|count| offsets.push(offsets[offsets.len() - 1] + count));
-        offsets
+    fn offsets(&self, device: &Device) -> Tensor<1, Int> {
+        integers(&offsets(&self.counts), [self.counts.len() + 1], device)
     }
 
     fn alike(&self) -> bool {
@@ -69,7 +66,7 @@ impl Case {
         PadInput {
             values: list.clone() * 2.0,
             keys: list,
-            offsets: (!self.alike()).then(|| integers(&self.offsets(), device)),
+            offsets: (!self.alike()).then(|| self.offsets(device)),
             width: self.width,
             tail: Tail { values: tail.clone() * 2.0, keys: tail, entries: self.tail },
         }
@@ -81,7 +78,7 @@ impl Case {
         let Self { batch, heads, head_dim, width, capacity, tail, .. } = *self;
         assert_eq!(keys.dims(), [batch, heads, width + tail, head_dim]);
         assert_eq!(values.dims(), keys.dims());
-        let offsets = self.offsets();
+        let offsets = offsets(&self.counts);
         let pairs =
             [(keys, &call.keys, &call.tail.keys), (values, &call.values, &call.tail.values)];
         for (found, list, behind) in pairs {
@@ -103,61 +100,47 @@ impl Case {
             }
         }
     }
-}
 
-/// The same numbers, turned in memory.
-fn turned<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    x.swap_dims(0, D - 1).add_scalar(0.0).swap_dims(0, D - 1)
+    fn check_list(&self, call: &PadInput, [keys, values]: [Tensor<2>; 2]) {
+        assert_eq!(numbers(keys), numbers(call.keys.clone()), "{self:?}");
+        assert_eq!(numbers(values), numbers(call.values.clone()), "{self:?}");
+    }
 }
 
 #[test]
 fn pad_of_cases() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for case in backend.some(cases(), dtype) {
-                println!("{}, {dtype:?}, {case:?}", backend.name);
-                let call = case.pad(dtype, &backend.device);
-                let size = case.batch * case.heads * (case.width + case.tail) * case.head_dim;
-                poison(&backend.device, &[size, size]);
-                let found = answer(&backend, "pad", |kernels| kernels.pad(call.clone()));
-                assert_eq!(found[0].dtype(), dtype);
-                case.check_rectangle(&call, found);
-                let elsewhere = PadInput {
-                    keys: turned(call.keys.clone()),
-                    values: turned(call.values.clone()),
-                    tail: Tail { keys: turned(call.tail.keys.clone()), ..call.tail.clone() },
-                    ..call.clone()
-                };
-                let found = answer(&backend, "pad", |kernels| kernels.pad(elsewhere));
-                case.check_rectangle(&call, found);
-            }
-        }
-    }
+    each_case(all_backends(), &cases(), |backend, dtype, case| {
+        let call = case.pad(dtype, &backend.device);
+        let size = case.batch * case.heads * (case.width + case.tail) * case.head_dim;
+        poison(&backend.device, &[size, size]);
+        let found = answer(backend, "pad", |kernels| kernels.pad(call.clone()));
+        assert_eq!(found[0].dtype(), dtype);
+        case.check_rectangle(&call, found);
+        let elsewhere = PadInput {
+            keys: turned(&call.keys, 0, 1),
+            values: turned(&call.values, 0, 1),
+            tail: Tail { keys: turned(&call.tail.keys, 0, 3), ..call.tail.clone() },
+            ..call.clone()
+        };
+        let found = answer(backend, "pad", |kernels| kernels.pad(elsewhere));
+        case.check_rectangle(&call, found);
+    });
 }
 
 #[test]
 fn pack_of_cases() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for case in backend.some(cases(), dtype) {
-                println!("{}, {dtype:?}, {case:?}", backend.name);
-                let call = case.pad(dtype, &backend.device);
-                let [keys, values] = Reference.pad(without_tail(&call)).unwrap();
-                let size = call.keys.dims().iter().product();
-                poison(&backend.device, &[size, size]);
-                let pack = |keys, values| {
-                    let offsets = integers(&case.offsets(), &backend.device);
-                    let input = PackInput { keys, values, counts: &case.counts, offsets };
-                    answer(&backend, "pack", |kernels| kernels.pack(input))
-                };
-                for (keys, values) in [(keys.clone(), values.clone()), (turned(keys), values)] {
-                    let [keys, values] = pack(keys, values);
-                    assert_eq!(numbers(keys), numbers(call.keys.clone()), "{case:?}");
-                    assert_eq!(numbers(values), numbers(call.values.clone()), "{case:?}");
-                }
-            }
+    each_case(all_backends(), &cases(), |backend, dtype, case| {
+        let call = case.pad(dtype, &backend.device);
+        let [keys, values] = Reference.pad(without_tail(&call)).unwrap();
+        let size = call.keys.dims().iter().product();
+        poison(&backend.device, &[size, size]);
+        let across = turned(&keys, 0, 3);
+        for (keys, values) in [(keys, values.clone()), (across, values)] {
+            let offsets = case.offsets(&backend.device);
+            let input = PackInput { keys, values, counts: &case.counts, offsets };
+            case.check_list(&call, answer(backend, "pack", |kernels| kernels.pack(input)));
         }
-    }
+    });
 }
 
 fn without_tail(call: &PadInput) -> PadInput {
@@ -171,12 +154,9 @@ fn lists_by_tensor_operations() {
             let call = case.pad(DType::F32, &backend.device);
             case.check_rectangle(&call, Reference.pad(call.clone()).unwrap());
             let [keys, values] = Reference.pad(without_tail(&call)).unwrap();
-            let offsets = integers(&case.offsets(), &backend.device);
-            let counts = &case.counts;
-            let input = PackInput { keys, values, counts, offsets };
-            let [keys, values] = Reference.pack(input).unwrap();
-            assert_eq!(numbers(keys), numbers(call.keys.clone()), "{case:?}");
-            assert_eq!(numbers(values), numbers(call.values.clone()), "{case:?}");
+            let offsets = case.offsets(&backend.device);
+            let input = PackInput { keys, values, counts: &case.counts, offsets };
+            case.check_list(&call, Reference.pack(input).unwrap());
         }
     }
 }
@@ -185,28 +165,27 @@ fn lists_by_tensor_operations() {
 fn lists_that_do_not_fit_are_refused() {
     let case = &cases()[2];
     let counts = &case.counts;
-    let on_host = case.pad(DType::F32, &host());
-    assert_eq!(pad(on_host).unwrap_err(), OpError::Device { operation: "pad" });
+    let (pads, packs) = (RefusedBy("pad"), RefusedBy("pack"));
+    assert_eq!(pad(case.pad(DType::F32, &host())).unwrap_err(), pads.device());
     for backend in kernel_backends() {
         let good = case.pad(DType::F32, &backend.device);
         let long = PadInput { tail: Tail { entries: 4, ..good.tail.clone() }, ..good.clone() };
-        assert_eq!(pad(long).unwrap_err(), wrong_value("pad", "tail", 4, "at most 3"));
+        assert_eq!(pad(long).unwrap_err(), pads.value("tail", 4, "at most 3"));
         let alike = PadInput { offsets: None, ..good.clone() };
-        assert_eq!(pad(alike).unwrap_err(), wrong_value("pad", "rows", 13, "44, 11 a head"));
+        assert_eq!(pad(alike).unwrap_err(), pads.value("rows", 13, "44, 11 a head"));
         let few = good.offsets.clone().map(|offsets| offsets.narrow(0, 0, 4));
         let few = PadInput { offsets: few, ..good.clone() };
-        assert_eq!(pad(few).unwrap_err(), wrong_shape("pad", "offsets", &[4], &[5]));
+        assert_eq!(pad(few).unwrap_err(), pads.shape("offsets", &[4], &[5]));
 
-        let (keys, values) = (good.tail.keys.clone(), good.tail.keys);
-        let offsets = integers(&case.offsets(), &backend.device);
+        let keys = good.tail.keys;
         let refused = |counts| {
-            let (keys, values) = (keys.clone(), values.clone());
-            pack(PackInput { keys, values, counts, offsets: offsets.clone() }).unwrap_err()
+            let (keys, values) = (keys.clone(), keys.clone());
+            let offsets = case.offsets(&backend.device);
+            pack(PackInput { keys, values, counts, offsets }).unwrap_err()
         };
-        let expected = wrong_value("pack", "the length of counts", 3, "4");
-        assert_eq!(refused(&counts[..3]), expected);
-        assert_eq!(refused(counts), wrong_value("pack", "counts", 9, "at most 3"));
-        assert_eq!(refused(&[0; 4]), wrong_value("pack", "rows", 0, "1 or more"));
+        assert_eq!(refused(&counts[..3]), packs.value("the length of counts", 3, "4"));
+        assert_eq!(refused(counts), packs.value("counts", 9, "at most 3"));
+        assert_eq!(refused(&[0; 4]), packs.value("rows", 0, "1 or more"));
     }
 }
 
@@ -217,22 +196,21 @@ fn entries(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) ->
     let count = |numbers: usize, from: usize| (0..numbers).map(move |number| from + number);
     let positions: Vec<i64> =
         count(batch * heads * width, first).map(|number| number as i64 - 1).collect();
-    let floats = |numbers: usize, from: usize, width: usize| {
+    let counted = |numbers: usize, from: usize, width: usize| {
         let all: Vec<f32> = count(numbers * width, from).map(|number| number as f32).collect();
-        let data = TensorData::new(all, [batch, numbers / batch, width]);
-        Tensor::<3>::from_data(data, (device, DType::F32))
+        floats(&all, [batch, numbers / batch, width], device)
     };
-    let rows = |from| floats(batch * heads, from, 2 * width).reshape([batch, heads, width, 2]);
+    let rows = |from| counted(batch * heads, from, 2 * width).reshape([batch, heads, width, 2]);
     let kinds =
         [Statistic::Sums, Statistic::Squares, Statistic::LocalPast, Statistic::LocalCurrent];
     let track = |(index, (group, kind)): (usize, (&usize, Statistic))| {
-        (kind, floats(batch * heads * group, first * (index + 2), width))
+        (kind, counted(batch * heads * group, first * (index + 2), width))
     };
     let statistics = AttentionStatistics::new(groups.iter().zip(kinds).enumerate().map(track));
     Entries {
         keys: rows(first),
         values: rows(3 * first),
-        positions: Tensor::from_data(TensorData::new(positions, dims), device),
+        positions: integers(&positions, dims, device),
         statistics,
         clustering: None,
     }
@@ -247,7 +225,6 @@ fn entries_followed_by_others() {
         ([1, 2, 300, 1], &[4, 4, 4]),
         ([2, 1, 255, 257], &[2; 4]),
     ];
-    let integers = |x: Tensor<3, Int>| x.try_into_vec_as::<i64>().unwrap();
     for backend in all_backends() {
         for ([batch, heads, width, more], groups) in cases {
             let device = &backend.device;
@@ -267,8 +244,10 @@ fn entries_followed_by_others() {
                 assert_eq!(rows(found, width..width + more), numbers(behind.clone()));
             }
             let positions = found.positions.clone();
-            assert_eq!(integers(positions.clone().narrow(2, 0, width)), integers(before.positions));
-            assert_eq!(integers(positions.narrow(2, width, more)), integers(behind.positions));
+            let first = whole_numbers(positions.clone().narrow(2, 0, width));
+            assert_eq!(first, whole_numbers(before.positions));
+            let last = whole_numbers(positions.narrow(2, width, more));
+            assert_eq!(last, whole_numbers(behind.positions));
             assert_eq!(found.statistics.len(), groups.len());
             for ((_, found), (_, before)) in found.statistics.iter().zip(before.statistics.iter()) {
                 let behind = numbers(found.clone().narrow(2, width, more));

@@ -1,13 +1,14 @@
 //! Mean attention, raised for the entries with the highest deviations, of entries in any order with
 //! padding anywhere.
 
-use briquette::ops::{RobustInput, SelectOps};
+use briquette::ops::OpError;
 use briquette_kernels::robust_scores;
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use briquette_ops::{RobustInput, SelectOps};
+use burn::tensor::{Device, Tensor};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{all_backends, answer, kernel_backends, numbers, wrong_shape, wrong_value};
+use crate::common::{RefusedBy, all_backends, answer, floats, integers, kernel_backends, numbers};
 
 /// Batch rows, kv heads, query heads of each that have statistics, entries.
 const CASES: [[usize; 4]; 5] =
@@ -49,10 +50,9 @@ impl Layer {
                             _ => rng.random_range(0.1..1.0),
                         };
                         let mean = if deviation == 0.0 { 0.0 } else { mean };
+                        let square = mean * mean + deviation * deviation;
                         layer.sums.push((queries * mean) as f32);
-                        layer
-                            .squares
-                            .push((queries * (mean * mean + deviation * deviation)) as f32);
+                        layer.squares.push((queries * square) as f32);
                     }
                 }
                 layer.positions.extend(positions);
@@ -95,17 +95,15 @@ impl Layer {
 
     fn floats(&self, x: &[f32], device: &Device) -> Tensor<3> {
         let [batch, heads, group, entries] = self.dims;
-        let data = TensorData::new(x.to_vec(), [batch, heads * group, entries]);
-        Tensor::from_data(data, (device, DType::F32))
+        floats(x, [batch, heads * group, entries], device)
     }
 
     fn input<'a>(&'a self, keep: &'a [usize], is_told: bool, device: &Device) -> RobustInput<'a> {
         let [batch, heads, _, entries] = self.dims;
-        let data = TensorData::new(self.positions.clone(), [batch, heads, entries]);
         RobustInput {
             sums: self.floats(&self.sums, device),
             squares: self.floats(&self.squares, device),
-            positions: Tensor::<3, Int>::from_data(data, device),
+            positions: integers(&self.positions, [batch, heads, entries], device),
             seen: is_told.then_some(&self.seen),
             keep,
         }
@@ -148,20 +146,18 @@ fn the_unsteadiest_come_first() {
 fn what_does_not_fit_is_refused() {
     for backend in kernel_backends() {
         let layer = Layer::new([2, 3, 2, 7], false);
-        let refused = |change: fn(&mut RobustInput<'_>)| {
+        let refuses = |change: fn(&mut RobustInput<'_>), expected: OpError| {
             let keep = [1; 6];
             let mut input = layer.input(&keep, true, &backend.device);
             change(&mut input);
-            robust_scores(input).unwrap_err()
+            assert_eq!(robust_scores(input).unwrap_err(), expected);
         };
-        let operation = "robust_scores";
-        let found = refused(|input| input.keep = &[1]);
-        assert_eq!(found, wrong_value(operation, "the length of keep", 1, "6"));
-        let found = refused(|input| input.seen = Some(&[1]));
-        assert_eq!(found, wrong_value(operation, "the length of seen", 1, "2"));
-        let found = refused(|input| input.squares = input.squares.clone().narrow(2, 0, 6));
-        assert_eq!(found, wrong_shape(operation, "squares", &[2, 6, 6], &[2, 6, 7]));
-        let found = refused(|input| input.sums = input.sums.clone().narrow(1, 0, 5));
-        assert_eq!(found, wrong_value(operation, "the heads of sums", 5, "a multiple of 3"));
+        let by = RefusedBy("robust_scores");
+        refuses(|input| input.keep = &[1], by.value("the length of keep", 1, "6"));
+        refuses(|input| input.seen = Some(&[1]), by.value("the length of seen", 1, "2"));
+        let expected = by.shape("squares", &[2, 6, 6], &[2, 6, 7]);
+        refuses(|input| input.squares = input.squares.clone().narrow(2, 0, 6), expected);
+        let expected = by.value("the heads of sums", 5, "a multiple of 3");
+        refuses(|input| input.sums = input.sums.clone().narrow(1, 0, 5), expected);
     }
 }

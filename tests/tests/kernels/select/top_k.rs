@@ -3,14 +3,17 @@
 
 use std::cmp::Ordering;
 
-use briquette::ops::{OpError, Ops, Reference, SelectInput, SelectOps, Selection, Split};
+use briquette::ops::{OpError, Ops, Reference, SelectInput, Selection, Split};
 use briquette_kernels::{Kernels, select, supports};
+use briquette_ops::SelectOps;
 use briquette_tests::backends::{Backend, host};
-use burn::tensor::{DType, Device, Int, Tensor, TensorData, f16};
+use burn::tensor::{DType, Device, Int, Tensor, f16};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{all_backends, answer, kernel_backends, wrong_value};
+use crate::common::{
+    RefusedBy, all_backends, answer, floats, kernel_backends, poison, turned, whole_numbers,
+};
 
 /// A call, on the host. Lists hold one number a batch row and head.
 #[derive(Clone, Debug)]
@@ -65,8 +68,7 @@ impl Case {
     }
 
     fn tensor(&self, device: &Device) -> Tensor<3> {
-        let data = TensorData::new(self.scores.clone(), [self.batch, self.heads, self.entries]);
-        Tensor::from_data(data, (device, DType::F32))
+        floats(&self.scores, [self.batch, self.heads, self.entries], device)
     }
 
     fn input<'a>(&'a self, scores: &'a Tensor<3>, check: bool) -> SelectInput<'a> {
@@ -80,59 +82,53 @@ impl Case {
         }
     }
 
+    /// The columns that each row leaves.
+    fn rest(&self, kept: &[Vec<usize>]) -> Vec<Vec<usize>> {
+        let row = |(held, kept): (&usize, &Vec<usize>)| {
+            let columns = self.entries - held..self.entries;
+            columns.filter(|column| kept.binary_search(column).is_err()).collect()
+        };
+        self.held.iter().zip(kept).map(row).collect()
+    }
+
+    /// Compares lists of columns with those expected, behind zeros.
+    fn check_lists(&self, indices: Tensor<3, Int>, counts: &[usize], expected: &[Vec<usize>]) {
+        let width = expected.iter().map(Vec::len).max().unwrap();
+        assert_eq!(indices.dims(), [self.batch, self.heads, width]);
+        assert_eq!(counts, expected.iter().map(Vec::len).collect::<Vec<_>>());
+        let columns = whole_numbers(indices);
+        for (row, (found, expected)) in columns.chunks(width).zip(expected).enumerate() {
+            let mut padded = vec![0; width - expected.len()];
+            padded.extend(expected.iter().map(|&column| column as i64));
+            assert_eq!(found, padded, "row {row} of {} entries", self.entries);
+        }
+    }
+
     /// The kernel against the columns expected, with the scores as they are given.
     fn check(&self, scores: &Tensor<3>) {
         let expected = self.expected();
         let width = expected.iter().map(Vec::len).max().unwrap();
-        poison([self.batch, self.heads, width], &scores.device());
+        poison(&scores.device(), &[self.batch * self.heads * width]);
         let found = select(&self.input(scores, false), true).unwrap();
-        assert_eq!(found.indices.dims(), [self.batch, self.heads, width]);
-        let columns = found.indices.try_into_vec_as::<i64>().unwrap();
-        for (row, expected) in expected.iter().enumerate() {
-            let columns = &columns[row * width..(row + 1) * width];
-            let (padding, kept) = columns.split_at(width - expected.len());
-            assert!(padding.iter().all(|&column| column == 0), "padding {padding:?}");
-            assert!(
-                kept.iter().zip(expected).all(|(&found, &expected)| found == expected as i64),
-                "row {row} of {} entries keeps {kept:?}, expected {expected:?}",
-                self.entries
-            );
-            assert_eq!(found.counts[row], expected.len());
-        }
+        self.check_lists(found.indices, &found.counts, &expected);
         // What is left, in the same way.
-        let rest: Vec<Vec<usize>> = (self.held.iter().zip(&expected))
-            .map(|(held, kept)| {
-                (self.entries - held..self.entries)
-                    .filter(|column| !kept.contains(column))
-                    .collect()
+        let rest = self.rest(&expected);
+        match found.rest {
+            Some((rest_found, counts)) => self.check_lists(rest_found, &counts, &rest),
+            None => assert!(rest.iter().all(Vec::is_empty), "columns are left"),
+        }
+        let nan: Vec<i64> = (self.scores.chunks(self.entries).zip(&self.held))
+            .map(|(row, held)| {
+                row[self.entries - held..].iter().filter(|x| x.is_nan()).count() as i64
             })
             .collect();
-        let width = rest.iter().map(Vec::len).max().unwrap();
-        let Some((found_rest, counts)) = found.rest else {
-            assert_eq!(width, 0, "columns are left");
-            return self.check_nan(found.nan);
-        };
-        assert_eq!(found_rest.dims(), [self.batch, self.heads, width]);
-        assert_eq!(counts, rest.iter().map(Vec::len).collect::<Vec<_>>());
-        let columns = found_rest.try_into_vec_as::<i64>().unwrap();
-        for (found, expected) in columns.chunks(width).zip(&rest) {
-            let mut padded = vec![0; width - expected.len()];
-            padded.extend(expected.iter().map(|&column| column as i64));
-            assert_eq!(found, padded);
-        }
-        self.check_nan(found.nan);
+        assert_eq!(whole_numbers(found.nan), nan);
     }
 
     /// The operation where there are no kernels, and the reference, which take no NaN.
     fn check_without_kernels(&self, backend: &Backend) {
         let kept = self.expected();
-        let rest: Vec<Vec<usize>> = (self.held.iter().zip(&kept))
-            .map(|(held, kept)| {
-                (self.entries - held..self.entries)
-                    .filter(|column| kept.binary_search(column).is_err())
-                    .collect()
-            })
-            .collect();
+        let rest = self.rest(&kept);
         let scores = self.tensor(&backend.device);
         let held = self.scores.chunks(self.entries).zip(&self.held);
         let mut held = held.flat_map(|(row, held)| &row[self.entries - held..]);
@@ -150,21 +146,17 @@ impl Case {
             }
         }
     }
-
-    fn check_nan(&self, found: Tensor<1, Int>) {
-        let nan: Vec<i64> = (self.scores.chunks(self.entries).zip(&self.held))
-            .map(|(row, held)| {
-                row[self.entries - held..].iter().filter(|x| x.is_nan()).count() as i64
-            })
-            .collect();
-        assert_eq!(found.try_into_vec_as::<i64>().unwrap(), nan);
-    }
 }
 
-/// Leaves garbage in buffers that the next ones may lie in.
-fn poison(shape: [usize; 3], device: &Device) {
-    let garbage = Tensor::<3>::full(shape, f32::NAN, (device, DType::F32));
-    garbage.clone().sum().try_into_vec_as::<f32>().unwrap();
+fn check_all(cases: &[Case]) {
+    for backend in all_backends() {
+        for case in cases {
+            match supports(&backend.device) {
+                true => case.check(&case.tensor(&backend.device)),
+                false => case.check_without_kernels(&backend),
+            }
+        }
+    }
 }
 
 fn noise(seed: u64, numbers: usize) -> Vec<f32> {
@@ -229,14 +221,7 @@ fn select_keeps_the_best() {
         case.held[1] = 1234;
         cases.push(case);
     }
-    for backend in all_backends() {
-        for case in &cases {
-            match supports(&backend.device) {
-                true => case.check(&case.tensor(&backend.device)),
-                false => case.check_without_kernels(&backend),
-            }
-        }
-    }
+    check_all(&cases);
 }
 
 /// Rows so long that several cubes share one.
@@ -261,14 +246,7 @@ fn select_from_long_rows() {
     close.recent = vec![20_000, 5_000, 1];
     sprinkle(&mut close.scores, &[f32::NAN, 0.7, f32::INFINITY], 97);
     cases.push(close);
-    for backend in all_backends() {
-        for case in &cases {
-            match supports(&backend.device) {
-                true => case.check(&case.tensor(&backend.device)),
-                false => case.check_without_kernels(&backend),
-            }
-        }
-    }
+    check_all(&cases);
 }
 
 #[test]
@@ -278,15 +256,15 @@ fn select_takes_scores_as_they_lie() {
         let scores = case.tensor(device);
         let wide = Tensor::cat(vec![scores.zeros_like(), scores.clone(), scores.ones_like()], 2);
         case.check(&wide.narrow(2, 700, 700));
-        let turned = scores.clone().permute([2, 1, 0]).add_scalar(0.0).permute([2, 1, 0]);
-        case.check(&turned);
-        let one_head = Case { batch: 2, heads: 1, ..case.clone() };
+        case.check(&turned(&scores, 0, 2));
         let one_head = Case {
+            batch: 2,
+            heads: 1,
             scores: [0, 3].map(|row| case.scores[row * 700..][..700].to_vec()).concat(),
             held: vec![700, 600],
             keep: vec![99, 1],
             recent: vec![0, 0],
-            ..one_head
+            ..case.clone()
         };
         one_head.check(&scores.narrow(1, 0, 1));
         // Scores in half precision have more ties.
@@ -306,8 +284,7 @@ fn select_is_the_same_every_time_and_everywhere() {
         sprinkle(&mut case.scores, &[0.5, 0.5, 1e-6], 4);
         case.held[3] = 77;
         let scores = case.tensor(&device);
-        let lists =
-            |found: Selection| (found.indices.try_into_vec_as::<i64>().unwrap(), found.counts);
+        let lists = |found: Selection| (whole_numbers(found.indices), found.counts);
         let input = || case.input(&scores, true);
         let run = || lists(answer(&backend, "select", |kernels| kernels.select(input())));
         let first = run();
@@ -341,7 +318,7 @@ fn select_finds_nan_when_asked() {
         assert_eq!(kernels.fallbacks(), Vec::new());
         let expected: Vec<i64> =
             case.expected().concat().into_iter().map(|column| column as i64).collect();
-        assert_eq!(found.indices.try_into_vec_as::<i64>().unwrap(), expected);
+        assert_eq!(whole_numbers(found.indices), expected);
     }
 }
 
@@ -364,24 +341,23 @@ fn select_of_nothing() {
 
 #[test]
 fn select_refuses_what_does_not_fit() {
-    let four = [1_usize; 4];
+    let (four, by) = ([1_usize; 4], RefusedBy("select"));
     for Backend { ref device, .. } in kernel_backends() {
         let scores = Tensor::<3>::zeros([2, 2, 8], (device, DType::F32));
-        let value = |what, found, expected| wrong_value("select", what, found, expected);
         let call = |lengths, keep, recent| {
             let scores = &scores;
             let input = SelectInput { scores, lengths, keep, sinks: 0, recent, check: false };
             select(&input, false).unwrap_err()
         };
-        assert_eq!(call(&four[..3], &four, &four), value("the number of lengths", 3, "4"));
-        assert_eq!(call(&four, &four[..2], &four), value("the length of keep", 2, "4"));
-        assert_eq!(call(&four, &four, &[]), value("the length of recent", 0, "4"));
-        assert_eq!(call(&[1, 9, 1, 1], &four, &four), value("length", 9, "at most 8"));
-        assert_eq!(call(&four, &[0; 4], &four), value("the most entries kept", 0, "at least 1"));
-        assert_eq!(call(&[0; 4], &four, &four), value("the most entries kept", 0, "at least 1"));
+        assert_eq!(call(&four[..3], &four, &four), by.value("the number of lengths", 3, "4"));
+        assert_eq!(call(&four, &four[..2], &four), by.value("the length of keep", 2, "4"));
+        assert_eq!(call(&four, &four, &[]), by.value("the length of recent", 0, "4"));
+        assert_eq!(call(&[1, 9, 1, 1], &four, &four), by.value("length", 9, "at most 8"));
+        assert_eq!(call(&four, &[0; 4], &four), by.value("the most entries kept", 0, "at least 1"));
+        assert_eq!(call(&[0; 4], &four, &four), by.value("the most entries kept", 0, "at least 1"));
     }
     let scores = Tensor::<3>::zeros([2, 2, 8], (&host(), DType::F32));
     let (scores, lengths, keep, recent) = (&scores, &four, &four, &four);
     let input = SelectInput { scores, lengths, keep, sinks: 0, recent, check: false };
-    assert_eq!(select(&input, true).unwrap_err(), OpError::Device { operation: "select" });
+    assert_eq!(select(&input, true).unwrap_err(), by.device());
 }

@@ -7,7 +7,6 @@ use crate::metrics::{
     text::Bag,
 };
 
-/// Which ROUGE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::metrics) enum Kind {
     /// Of runs of so many words.
@@ -23,7 +22,6 @@ pub(in crate::metrics) fn rouge(kind: Kind, answer: &str, references: &[String])
     best(references, |reference| f1(kind, answer, reference))
 }
 
-/// F1 against one reference.
 pub(in crate::metrics) fn f1(kind: Kind, answer: &str, reference: &str) -> f64 {
     match kind {
         Kind::N(n) => rouge_n(n, &words(answer), &words(reference)),

@@ -33,7 +33,6 @@ impl<T: Eq + Hash> Bag<T> {
         }
     }
 
-    /// Whether it holds one.
     pub(in crate::metrics) fn holds(&self, thing: &T) -> bool {
         self.count(thing) > 0
     }

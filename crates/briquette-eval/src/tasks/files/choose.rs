@@ -25,9 +25,10 @@ pub(super) struct Source<'a> {
     /// So many, drawn by the seed; all, in the order of the file, if `None`.
     pub(super) samples: Option<usize>,
     pub(super) skip_damaged: bool,
+    /// Whether the records stand under `data` of a JSON object.
+    pub(super) under_data: bool,
 }
 
-/// Records drawn from a file.
 #[derive(Debug)]
 pub(super) struct Chosen<T> {
     pub(super) items: Vec<T>,
@@ -35,10 +36,6 @@ pub(super) struct Chosen<T> {
 }
 
 impl<T> Chosen<T> {
-    /// Makes the drawn records into samples.
-    ///
-    /// # Errors
-    /// Errors of `sample`.
     pub(super) fn samples(self, sample: impl FnMut(T) -> Result<Sample>) -> Result<Samples> {
         let samples = self.items.into_iter().map(sample).collect::<Result<Vec<Sample>>>()?;
         Ok(Samples { samples, skipped: self.skipped })
@@ -48,32 +45,10 @@ impl<T> Chosen<T> {
 impl Source<'_> {
     /// Draws records. `add` receives each with its number in the file, from 1, and hands it on to
     /// the draw or says what is wrong with it.
-    ///
-    /// # Errors
-    /// [`Error::DataLine`] unless damaged records are skipped, [`Error::TooFewSamples`],
-    /// [`Error::Read`], and [`Error::TaskParameter`] if no samples are asked for.
     pub(super) fn choose<R: DeserializeOwned, T>(
         &self,
         seed: u64,
-        add: impl FnMut(&mut Draw<T>, usize, R) -> Checked<()>,
-    ) -> Result<Chosen<T>> {
-        self.choose_from(seed, add, |each| read::records(self.path, each))
-    }
-
-    /// As [`choose`](Self::choose), of the records under `data` of a JSON object.
-    pub(super) fn choose_under_data<R: DeserializeOwned, T>(
-        &self,
-        seed: u64,
-        add: impl FnMut(&mut Draw<T>, usize, R) -> Checked<()>,
-    ) -> Result<Chosen<T>> {
-        self.choose_from(seed, add, |each| read::records_under_data(self.path, each))
-    }
-
-    fn choose_from<R, T>(
-        &self,
-        seed: u64,
         mut add: impl FnMut(&mut Draw<T>, usize, R) -> Checked<()>,
-        records: impl FnOnce(&mut dyn FnMut(usize, Checked<R>) -> Result<()>) -> Result<()>,
     ) -> Result<Chosen<T>> {
         if self.samples == Some(0) {
             let reason = "at least 1 is needed".into();
@@ -82,7 +57,7 @@ impl Source<'_> {
         let mut draw = Draw::new(self.samples, seed);
         let mut skipped = Vec::new();
         let mut number = 0;
-        records(&mut |line, record| {
+        let each = |line, record: Checked<R>| {
             number += 1;
             let Err(message) = record.and_then(|record| add(&mut draw, number, record)) else {
                 return Ok(());
@@ -93,7 +68,11 @@ impl Source<'_> {
             }
             skipped.push(damaged.to_string());
             Ok(())
-        })?;
+        };
+        match self.under_data {
+            true => read::records_under_data(self.path, each)?,
+            false => read::records(self.path, each)?,
+        }
         let (asked, found) = (self.samples.unwrap_or(1), draw.seen);
         if found < asked {
             return Err(Error::TooFewSamples { path: self.path.into(), asked, found });
@@ -190,7 +169,8 @@ mod tests {
         let path = dir.path().join("a.jsonl");
         let line = |n: usize| if damaged.contains(&n) { "?\n".into() } else { format!("{n}\n") };
         fs::write(&path, (1..=records).map(line).collect::<String>()).unwrap();
-        let source = Source { task: "numbers", path: &path, samples, skip_damaged: true };
+        let (task, path) = ("numbers", &path);
+        let source = Source { task, path, samples, skip_damaged: true, under_data: false };
         let chosen = source
             .choose(seed, |draw, number, record: usize| {
                 assert_eq!(record, number);

@@ -47,7 +47,6 @@ pub enum History {
     Model,
 }
 
-/// A conversation, with the fields used.
 #[derive(Deserialize)]
 struct Conversation {
     id: String,
@@ -129,7 +128,8 @@ impl Benchmark for Coqa {
     fn read(&self, source: Source<'_>, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
         let own = [Metric::CoqaF1, Metric::CoqaExactMatch];
         let metrics = checked(Self::NAME, self.metric.as_ref(), published().coqa.metric, &own)?;
-        let chosen = source.choose_under_data(seed, |draw, number, one: Conversation| {
+        let source = Source { under_data: true, ..source };
+        let chosen = source.choose(seed, |draw, number, one: Conversation| {
             let cases = self.cases(&metrics, &one)?;
             draw.offer(number, one.id, cases)
         })?;

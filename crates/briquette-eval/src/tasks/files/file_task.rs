@@ -23,7 +23,6 @@ pub(super) trait Benchmark {
         None
     }
 
-    /// Makes samples of the records of its file.
     fn read(&self, source: Source<'_>, tokenizer: &Tokenizer, seed: u64) -> Result<Samples>;
 }
 
@@ -96,6 +95,7 @@ macro_rules! file_task {
                     path: &self.file,
                     samples: self.samples,
                     skip_damaged: self.skip_damaged,
+                    under_data: false,
                 };
                 self.read(source, tokenizer, seed)
             }

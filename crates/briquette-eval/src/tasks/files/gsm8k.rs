@@ -45,7 +45,6 @@ fn shots() -> usize {
     5
 }
 
-/// A problem and its solution.
 #[derive(Deserialize)]
 struct Line {
     question: String,

@@ -34,7 +34,6 @@ file_task! {
     }
 }
 
-/// A line, with the fields used.
 #[derive(Deserialize)]
 struct Line {
     #[serde(alias = "content")]

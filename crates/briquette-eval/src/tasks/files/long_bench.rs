@@ -30,7 +30,6 @@ file_task! {
     }
 }
 
-/// A line, with the fields used.
 #[derive(Deserialize)]
 struct Line {
     input: String,

@@ -27,7 +27,6 @@ file_task! {
     }
 }
 
-/// A record, with the fields used.
 #[derive(Deserialize)]
 struct Record {
     #[serde(rename = "_id")]

@@ -39,31 +39,3 @@ pub(crate) use fields::records;
 pub(in crate::tasks) use published::fill;
 
 use common::{checked, named_by};
-
-use crate::tasks::task_spec::families;
-
-families! {
-    /// The tasks from files of a run file: `[[tasks.longbench]]`, `[[tasks.longbench-v2]]`,
-    /// `[[tasks.zero-scrolls]]`, `[[tasks.infinite-bench]]`, `[[tasks.gsm8k]]`, `[[tasks.coqa]]`,
-    /// `[[tasks.truthful-qa]]`, `[[tasks.questions]]`.
-    pub struct Files {
-        /// LongBench and LongBench-E.
-        #[serde(rename = "longbench")]
-        pub long_bench: Vec<LongBench>,
-        /// LongBench v2.
-        #[serde(rename = "longbench-v2")]
-        pub long_bench_v2: Vec<LongBenchV2>,
-        /// ZeroSCROLLS.
-        pub zero_scrolls: Vec<ZeroScrolls>,
-        /// InfiniteBench.
-        pub infinite_bench: Vec<InfiniteBench>,
-        /// GSM8K.
-        pub gsm8k: Vec<Gsm8k>,
-        /// CoQA.
-        pub coqa: Vec<Coqa>,
-        /// TruthfulQA, generation.
-        pub truthful_qa: Vec<TruthfulQa>,
-        /// Questions of one's own.
-        pub questions: Vec<Questions>,
-    }
-}

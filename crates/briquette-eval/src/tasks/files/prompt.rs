@@ -66,10 +66,6 @@ impl Case {
 
     /// The sample in tokens. Context and questions are tokenized one by one, so a token never spans
     /// two of them; the context is opened by the token that begins a text.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if the tokenizer fails, [`Error::TaskParameter`] for a length that cannot
-    /// hold the question.
     pub(super) fn sample(self, tokenizer: &Tokenizer, cut: Cut<'_>) -> Result<Sample> {
         let mut context = tokenizer.encode(&self.context, true)?;
         let turn = |ask: Ask| {

@@ -11,7 +11,6 @@ static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
     toml::from_str(include_str!("../../../assets/benchmarks.toml")).expect("benchmarks.toml")
 });
 
-/// All benchmarks.
 pub(super) fn published() -> &'static Published {
     &PUBLISHED
 }
@@ -52,9 +51,6 @@ pub(super) struct Protocol {
 }
 
 /// The protocol of a data set.
-///
-/// # Errors
-/// [`Error::UnknownDataset`].
 pub(super) fn protocol(
     benchmark: &'static str,
     datasets: &'static BTreeMap<String, Protocol>,
@@ -165,7 +161,6 @@ mod tests {
         ("passkey", 6, 0x1474afa9208e3d99),
     ];
 
-    /// The whole prompt.
     fn prompt(protocol: &Protocol) -> String {
         let values = [
             ("context", "CONTEXT"),

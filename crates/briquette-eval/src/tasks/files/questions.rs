@@ -116,9 +116,6 @@ impl Benchmark for Questions {
         files::stem(&self.file)
     }
 
-    /// # Errors
-    /// [`Error::TaskParameter`], [`Error::DataLine`] for a record without a field that is named,
-    /// and what a file refuses.
     fn read(&self, source: Source<'_>, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
         self.check()?;
         let chosen = fields::choose(&source, seed, |draw, number, fields| {

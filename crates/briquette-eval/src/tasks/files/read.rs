@@ -36,10 +36,6 @@ pub(super) type Checked<T> = std::result::Result<T, String>;
 /// ends in `.csv` is a table with a header; a file that begins with `[` is one JSON array, and any
 /// other has a JSON value a line. A byte order mark, `\r` before `\n` and empty lines are passed
 /// over.
-///
-/// # Errors
-/// [`Error::Read`], [`Error::DataLine`] for JSON that breaks off or a table without the header, and
-/// what `each` refuses.
 pub(super) fn records<T: DeserializeOwned>(
     path: &Path,
     each: impl FnMut(usize, Checked<T>) -> Result<()>,
@@ -48,7 +44,7 @@ pub(super) fn records<T: DeserializeOwned>(
     if is_table(path) {
         return table(path, reader, each);
     }
-    let start = reader.fill_buf().map_err(|source| read_error(path, source))?;
+    let start = reader.fill_buf().map_err(|source| Error::read(path, source))?;
     if start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
         array(path, reader, each)
     } else {
@@ -62,9 +58,6 @@ pub(super) fn is_table(path: &Path) -> bool {
 }
 
 /// Reads the records under `data` of a file that is one JSON object.
-///
-/// # Errors
-/// As [`records`].
 pub(super) fn records_under_data<T: DeserializeOwned>(
     path: &Path,
     each: impl FnMut(usize, Checked<T>) -> Result<()>,
@@ -74,7 +67,7 @@ pub(super) fn records_under_data<T: DeserializeOwned>(
 
 fn open(path: &Path) -> Result<BufReader<files::Reader>> {
     let mut reader = files::open(path)?;
-    let start = reader.fill_buf().map_err(|source| read_error(path, source))?;
+    let start = reader.fill_buf().map_err(|source| Error::read(path, source))?;
     if start.starts_with("\u{feff}".as_bytes()) {
         reader.consume('\u{feff}'.len_utf8());
     }
@@ -90,7 +83,7 @@ fn lines<T: DeserializeOwned>(
     for number in 1.. {
         line.clear();
         let bytes =
-            reader.read_until(b'\n', &mut line).map_err(|source| read_error(path, source))?;
+            reader.read_until(b'\n', &mut line).map_err(|source| Error::read(path, source))?;
         if bytes == 0 {
             break;
         }
@@ -115,7 +108,7 @@ fn table<T: DeserializeOwned>(
     let failed = |error: csv::Error| {
         let line = line_of(error.position());
         match error.into_kind() {
-            csv::ErrorKind::Io(source) => read_error(path, source),
+            csv::ErrorKind::Io(source) => Error::read(path, source),
             kind => Error::DataLine { path: path.into(), line, message: table_fault(&kind) },
         }
     };
@@ -191,7 +184,7 @@ fn array<T: DeserializeOwned>(
     match (refused, read) {
         (Some(error), _) => Err(error),
         (None, Ok(())) => Ok(()),
-        (None, Err(error)) if error.is_io() => Err(read_error(path, error.into())),
+        (None, Err(error)) if error.is_io() => Err(Error::read(path, error.into())),
         (None, Err(error)) => Err(Error::DataLine {
             path: path.into(),
             line: error.line().max(1),
@@ -284,10 +277,6 @@ fn what(error: &serde_json::Error) -> String {
         Some((what, _)) => format!("{what} (column {})", error.column()),
         None => text,
     }
-}
-
-fn read_error(path: &Path, source: io::Error) -> Error {
-    Error::Read { path: path.into(), source }
 }
 
 #[cfg(test)]

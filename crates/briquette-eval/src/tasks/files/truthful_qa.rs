@@ -33,7 +33,6 @@ file_task! {
     }
 }
 
-/// A question, with the fields used.
 #[derive(Deserialize)]
 struct Record {
     question: String,

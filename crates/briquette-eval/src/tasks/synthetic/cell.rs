@@ -1,10 +1,12 @@
 use std::collections::BTreeMap;
 
+use briquette_models::Tokenizer;
 use rand_chacha::ChaCha8Rng;
 
 use crate::{
     Error, Result,
-    tasks::{Question, sample::MOST_SAMPLES, seed},
+    metrics::Metric,
+    tasks::{Question, Sample, Turn, assemble, sample::MOST_SAMPLES, seed},
 };
 
 /// The parameters all families share.
@@ -20,7 +22,7 @@ pub(super) struct Grid<'a> {
 
 impl Grid<'_> {
     /// One cell a sample.
-    pub(super) fn cells(&self) -> Result<Vec<Cell>> {
+    pub(super) fn cells<'t>(&self, tokenizer: &'t Tokenizer, seed: u64) -> Result<Vec<Cell<'t>>> {
         let Self { task, lengths, depths, samples, ask } = *self;
         once(task, "lengths", lengths)?;
         once(task, "depths", depths.unwrap_or(&[0]))?;
@@ -29,7 +31,10 @@ impl Grid<'_> {
             return refuse(task, "depths", format!("{depth} % is above 100"));
         }
         at_least(task, "samples", samples, 1)?;
-        at_most(task, "samples", samples, MOST_SAMPLES)?;
+        if samples > MOST_SAMPLES {
+            let reason = format!("{samples} given, at most {MOST_SAMPLES} can be made");
+            return refuse(task, "samples", reason);
+        }
         let depths: Vec<Option<u32>> = match depths {
             Some(depths) => depths.iter().copied().map(Some).collect(),
             None => vec![None],
@@ -37,31 +42,26 @@ impl Grid<'_> {
         let mut cells = Vec::new();
         for &length in lengths {
             for sample in 0..samples {
-                cells.extend(depths.iter().map(|&depth| Cell { task, length, depth, sample }));
+                let cell = |&depth| Cell { task, tokenizer, length, depth, sample, seed };
+                cells.extend(depths.iter().map(cell));
             }
         }
         Ok(cells)
     }
 }
 
-/// The place of a sample in the grid.
+/// The place of a sample in the grid, and what makes it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cell {
+pub(super) struct Cell<'a> {
     pub(super) task: &'static str,
+    pub(super) tokenizer: &'a Tokenizer,
     pub(super) length: usize,
     pub(super) depth: Option<u32>,
     pub(super) sample: usize,
+    pub(super) seed: u64,
 }
 
-impl Cell {
-    pub(super) fn id(&self) -> String {
-        let Self { length, sample, .. } = self;
-        match self.depth {
-            Some(depth) => format!("length={length},depth={depth},sample={sample}"),
-            None => format!("length={length},sample={sample}"),
-        }
-    }
-
+impl Cell<'_> {
     /// Says that parts of `fixed` tokens leave no room in the length.
     pub(super) fn too_short(&self, fixed: usize) -> Error {
         Error::PromptTooShort { task: self.task, length: self.length, fixed }
@@ -72,17 +72,52 @@ impl Cell {
         self.depth.unwrap_or(0)
     }
 
-    pub(super) fn axes(&self, further: &[(&str, usize)]) -> BTreeMap<String, u64> {
+    /// A turn with one right answer, which continues the question and is known to the token.
+    pub(super) fn exact_turn(&self, question: &str, answer: &str) -> Result<Turn> {
+        let tokens = self.tokenizer.encode(question, false)?;
+        let answer_tokens = assemble::continuation(self.tokenizer, question, &tokens, answer)?;
+        let (references, most) = (vec![answer.trim().to_owned()], answer_tokens.len());
+        let turn = Turn::new(tokens, references, Metric::ExactMatch, most);
+        Ok(Turn { tokens: Some(answer_tokens), ..turn })
+    }
+
+    /// A turn whose answer lists `references`. It may take `least` tokens, or half as many again as
+    /// the right answer `right`.
+    pub(super) fn list_turn(
+        &self,
+        question: &str,
+        references: Vec<String>,
+        right: &str,
+        least: usize,
+    ) -> Result<Turn> {
+        let right = self.tokenizer.encode(right, false)?.len();
+        let most = least.max(right + right.div_ceil(2));
+        let question = self.tokenizer.encode(question, false)?;
+        Ok(Turn::new(question, references, Metric::Contains, most))
+    }
+
+    /// The sample that was made here, by its name. `further` are axes beside length and depth.
+    pub(super) fn named(
+        &self,
+        further: &[(&str, usize)],
+        context: Vec<u32>,
+        turns: Vec<Turn>,
+    ) -> Sample {
+        let Self { length, sample, .. } = self;
+        let id = match self.depth {
+            Some(depth) => format!("length={length},depth={depth},sample={sample}"),
+            None => format!("length={length},sample={sample}"),
+        };
         let mut axes = BTreeMap::from([("length".to_owned(), self.length as u64)]);
         axes.extend(self.depth.map(|depth| ("depth".to_owned(), u64::from(depth))));
         axes.extend(further.iter().map(|&(name, value)| (name.to_owned(), value as u64)));
-        axes
+        Sample { id, axes, context, turns }
     }
 
     /// Random numbers of this sample, the same at every depth. Parts do not touch each other.
-    pub(super) fn stream(&self, seed: u64, part: u64) -> ChaCha8Rng {
+    pub(super) fn stream(&self, part: u64) -> ChaCha8Rng {
         let task = seed::hash(self.task.bytes());
-        seed::rng(&[seed, task, self.length as u64, self.sample as u64, part])
+        seed::rng(&[self.seed, task, self.length as u64, self.sample as u64, part])
     }
 }
 
@@ -102,18 +137,6 @@ pub(super) fn at_least(
 ) -> Result<()> {
     if value < least {
         return refuse(task, parameter, format!("{value} given, at least {least} is needed"));
-    }
-    Ok(())
-}
-
-pub(super) fn at_most(
-    task: &'static str,
-    parameter: &'static str,
-    value: usize,
-    most: usize,
-) -> Result<()> {
-    if value > most {
-        return refuse(task, parameter, format!("{value} given, at most {most} can be made"));
     }
     Ok(())
 }

@@ -2,13 +2,11 @@
 
 use std::collections::HashSet;
 
-use briquette_models::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use super::{
     cell::{Cell, at_least},
-    common::{exact_turn, list_turn},
-    names::{List, uuid},
+    names::{List, untaken, uuid},
     synthetic_task::{Family, synthetic_task},
 };
 use crate::{
@@ -56,15 +54,11 @@ impl Family for KeyValue {
         format!("{}-{form}{pairs}", Self::NAME)
     }
 
-    /// # Errors
-    /// `Error::TaskParameter`, `Error::PromptTooShort` for a length that cannot hold two pairs,
-    /// `Error::TooManyWords` if more than 4032 lines fit and `pairs` does not stop them, and
-    /// `Error::Model` if the tokenizer fails.
-    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+    fn make(&self, cells: &[Cell<'_>]) -> Result<Vec<Sample>> {
         if let Some(pairs) = self.pairs {
             at_least(Self::NAME, "pairs", pairs, LEAST)?;
         }
-        cells.iter().map(|cell| self.sample(tokenizer, cell, seed)).collect()
+        cells.iter().map(|cell| self.sample(cell)).collect()
     }
 }
 
@@ -74,14 +68,14 @@ const LEAST: usize = 2;
 type Pair = (String, String);
 
 impl KeyValue {
-    fn sample(&self, tokenizer: &Tokenizer, cell: &Cell, seed: u64) -> Result<Sample> {
-        let (pairs, turn) = self.pairs(tokenizer, cell, seed)?;
+    fn sample(&self, cell: &Cell<'_>) -> Result<Sample> {
+        let (pairs, turn) = self.pairs(cell)?;
         let behind = turn.question.len() + turn.max_new_tokens;
         // The number of pairs was found with the one asked for in front; elsewhere it may take a
         // token more.
         let mut count = pairs.len();
         let context = loop {
-            let context = self.context(tokenizer, &pairs[..count], cell.depth())?;
+            let context = self.context(cell, &pairs[..count], cell.depth())?;
             if context.len() + behind <= cell.length {
                 break context;
             }
@@ -90,33 +84,31 @@ impl KeyValue {
             }
             count -= 1;
         };
-        let axes = cell.axes(&[("pairs", count)]);
-        Ok(Sample { id: cell.id(), axes, context, turns: vec![turn] })
+        Ok(cell.named(&[("pairs", count)], context, vec![turn]))
     }
 
     /// As many pairs as fit, and the question about the first.
-    fn pairs(&self, tokenizer: &Tokenizer, cell: &Cell, seed: u64) -> Result<(Vec<Pair>, Turn)> {
+    fn pairs(&self, cell: &Cell<'_>) -> Result<(Vec<Pair>, Turn)> {
         match self.form {
             KeyValueForm::Json => {
-                let mut rng = cell.stream(seed, 0);
+                let mut rng = cell.stream(0);
                 // A pair takes more than one token.
                 let most = self.pairs.unwrap_or(cell.length).min(cell.length).max(LEAST);
                 let mut pairs: Vec<Pair> =
                     (0..most).map(|_| (uuid(&mut rng), uuid(&mut rng))).collect();
-                let turn = self.turn(tokenizer, &pairs[0])?;
-                let count = self.fitting(tokenizer, cell, &pairs, &turn)?;
+                let turn = self.turn(cell, &pairs[0])?;
+                let count = self.fitting(cell, &pairs, &turn)?;
                 pairs.truncate(count);
                 Ok((pairs, turn))
             }
             KeyValueForm::Lines => {
                 let most = self.pairs.unwrap_or(usize::MAX);
-                let (mut single, turn, count) = self.lines(tokenizer, cell, seed, List::Single)?;
+                let (mut single, turn, count) = self.lines(cell, List::Single)?;
                 single.truncate(count);
                 if count < List::Single.len() || most == count {
                     return Ok((single, turn));
                 }
-                let (mut joined, turn_joined, count_joined) =
-                    self.lines(tokenizer, cell, seed, List::Pairs)?;
+                let (mut joined, turn_joined, count_joined) = self.lines(cell, List::Pairs)?;
                 if count_joined <= count {
                     return Ok((single, turn));
                 }
@@ -130,38 +122,20 @@ impl KeyValue {
     }
 
     /// All lines there are words for, the question about the first, and how many fit.
-    fn lines(
-        &self,
-        tokenizer: &Tokenizer,
-        cell: &Cell,
-        seed: u64,
-        list: List,
-    ) -> Result<(Vec<Pair>, Turn, usize)> {
-        let words = list.draw(list.len(), &mut cell.stream(seed, 0));
-        let mut numbers = cell.stream(seed, 1);
+    fn lines(&self, cell: &Cell<'_>, list: List) -> Result<(Vec<Pair>, Turn, usize)> {
+        let words = list.draw(list.len(), &mut cell.stream(0));
+        let mut numbers = cell.stream(1);
         let mut taken = HashSet::new();
-        let number = |_: &String| loop {
-            let number = assemble::digits(&mut numbers, DIGITS);
-            if taken.insert(number.clone()) {
-                return number;
-            }
-        };
-        let values: Vec<String> = words.iter().map(number).collect();
-        let pairs: Vec<Pair> = words.into_iter().zip(values).collect();
-        let turn = self.turn(tokenizer, &pairs[0])?;
-        let count = self.fitting(tokenizer, cell, &pairs, &turn)?;
+        let mut number = || untaken(&mut taken, || assemble::digits(&mut numbers, DIGITS));
+        let pairs: Vec<Pair> = words.into_iter().map(|word| (word, number())).collect();
+        let turn = self.turn(cell, &pairs[0])?;
+        let count = self.fitting(cell, &pairs, &turn)?;
         Ok((pairs, turn, count))
     }
 
-    fn fitting(
-        &self,
-        tokenizer: &Tokenizer,
-        cell: &Cell,
-        pairs: &[Pair],
-        turn: &Turn,
-    ) -> Result<usize> {
+    fn fitting(&self, cell: &Cell<'_>, pairs: &[Pair], turn: &Turn) -> Result<usize> {
         let behind = turn.question.len() + turn.max_new_tokens;
-        let size = |count: usize| Ok(self.context(tokenizer, &pairs[..count], 0)?.len() + behind);
+        let size = |count: usize| Ok(self.context(cell, &pairs[..count], 0)?.len() + behind);
         let most = pairs.len().min(self.pairs.unwrap_or(usize::MAX));
         match assemble::largest(most, cell.length, size)? {
             Some(count) if count >= LEAST => Ok(count),
@@ -170,7 +144,7 @@ impl KeyValue {
     }
 
     /// The pairs, the first of them moved to its depth among the others.
-    fn context(&self, tokenizer: &Tokenizer, pairs: &[Pair], depth: u32) -> Result<Vec<u32>> {
+    fn context(&self, cell: &Cell<'_>, pairs: &[Pair], depth: u32) -> Result<Vec<u32>> {
         let at = (pairs.len().saturating_sub(1) * depth as usize + 50) / 100;
         let (asked, others) = pairs.split_at(1);
         let (before, behind) = others.split_at(at);
@@ -191,17 +165,17 @@ impl KeyValue {
                 )
             }
         };
-        Ok(tokenizer.encode(&text, true)?)
+        Ok(cell.tokenizer.encode(&text, true)?)
     }
 
-    fn turn(&self, tokenizer: &Tokenizer, (key, value): &Pair) -> Result<Turn> {
+    fn turn(&self, cell: &Cell<'_>, (key, value): &Pair) -> Result<Turn> {
         match self.form {
-            KeyValueForm::Lines => exact_turn(tokenizer, &format!("\nQuestion: {key}:"), value),
+            KeyValueForm::Lines => cell.exact_turn(&format!("\nQuestion: {key}:"), value),
             KeyValueForm::Json => {
                 let question = format!("\n\nKey: \"{key}\"\nCorresponding value:");
                 let right = format!(" \"{value}\"");
                 // Their script generates 100 tokens.
-                list_turn(tokenizer, &question, vec![value.clone()], &right, 100)
+                cell.list_turn(&question, vec![value.clone()], &right, 100)
             }
         }
     }

@@ -8,7 +8,6 @@
 //! all but the place of what is asked for.
 
 mod cell;
-mod common;
 mod key_value;
 mod multi_turn;
 mod names;
@@ -27,29 +26,3 @@ pub use passages::{PassageCount, PassageRetrieval};
 pub use source::Source;
 pub use variables::{VariableForm, VariableTracking};
 pub use words::{CommonWords, FrequentWords};
-
-pub use crate::tasks::{Labelled, TaskSpec};
-
-use crate::tasks::task_spec::families;
-
-families! {
-    /// Synthetic tasks by family, as a run file lists them: `[[tasks.needle]]`.
-    pub struct Synthetic {
-        /// Needles in a haystack.
-        pub needle: Vec<Needle>,
-        /// Chains of variables.
-        pub variable_tracking: Vec<VariableTracking>,
-        /// The most common words of a list.
-        pub common_words: Vec<CommonWords>,
-        /// The most frequent words of a coded text.
-        pub frequent_words: Vec<FrequentWords>,
-        /// Which passage an excerpt is from.
-        pub passage_retrieval: Vec<PassageRetrieval>,
-        /// How many passages there are without the repeated ones.
-        pub passage_count: Vec<PassageCount>,
-        /// The value of a key.
-        pub key_value: Vec<KeyValue>,
-        /// Several questions about one context.
-        pub multi_turn: Vec<MultiTurn>,
-    }
-}

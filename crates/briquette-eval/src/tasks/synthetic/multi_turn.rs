@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use briquette_models::Tokenizer;
-
 use super::{
     Kind, NeedleForm, Source,
     cell::{Cell, at_least, refuse},
-    needle::{Hidden, Scene, suffix},
+    needle::{Scene, suffix},
     synthetic_task::{Family, synthetic_task},
 };
 use crate::{Result, tasks::Sample};
@@ -46,41 +44,28 @@ impl Family for MultiTurn {
         self.form.resolve(base);
     }
 
-    /// # Errors
-    /// As [`Needle`](super::Needle).
-    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+    fn make(&self, cells: &[Cell<'_>]) -> Result<Vec<Sample>> {
         let Self { needles, questions, .. } = self;
         at_least(Self::NAME, "questions", *questions, 1)?;
         if questions > needles {
             return refuse(Self::NAME, "questions", format!("{questions} of {needles} needles"));
         }
-        let scene = Scene {
-            task: Self::NAME,
-            texts: self.form.load()?,
-            key: Kind::Words,
-            value: Kind::Numbers,
-            source: &self.haystack,
-        };
-        let place = Hidden::new(tokenizer, scene)?;
-        cells.iter().map(|cell| self.sample(&place, cell, seed)).collect()
+        let form = self.form.load(Kind::Numbers)?;
+        let kinds = [Kind::Words, Kind::Numbers];
+        let scene = Scene::new(Self::NAME, form, kinds, &self.haystack)?;
+        cells.iter().map(|cell| self.sample(&scene, cell)).collect()
     }
 }
 
 impl MultiTurn {
-    fn sample(&self, place: &Hidden<'_>, cell: &Cell, seed: u64) -> Result<Sample> {
-        let mut choice = cell.stream(seed, 0);
-        let (needles, names) = place.draw(self.needles, 1, cell.length, &mut choice)?;
+    fn sample(&self, scene: &Scene, cell: &Cell<'_>) -> Result<Sample> {
+        let mut choice = cell.stream(0);
+        let (needles, names) = scene.draw(cell, self.needles, 1, &mut choice)?;
         let again = self.again.then_some(&needles[0]);
-        let turns = needles[..self.questions]
-            .iter()
-            .chain(again)
-            .map(|pair| place.turn(&[pair]))
-            .collect::<Result<Vec<_>>>()?;
-        let behind = turns.iter().map(|turn| turn.question.len() + turn.max_new_tokens).sum();
-        let many = turns.len() > 1;
-        let text = cell.stream(seed, 1);
-        let context = place.context(cell, &needles, many, behind, names, text, &mut choice)?;
-        let axes = cell.axes(&[("needles", self.needles), ("questions", self.questions)]);
-        Ok(Sample { id: cell.id(), axes, context, turns })
+        let asked = needles[..self.questions].iter().chain(again);
+        let turns = asked.map(|pair| scene.turn(cell, &[pair])).collect::<Result<Vec<_>>>()?;
+        let context = scene.context(cell, &needles, &turns, names, cell.stream(1), &mut choice)?;
+        let axes = [("needles", self.needles), ("questions", self.questions)];
+        Ok(cell.named(&axes, context, turns))
     }
 }

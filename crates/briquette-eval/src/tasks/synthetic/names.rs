@@ -84,7 +84,6 @@ impl List {
     }
 }
 
-/// A supply of different names.
 #[derive(Debug)]
 pub(super) struct Names {
     words: Vec<String>,
@@ -118,15 +117,25 @@ impl Names {
                 self.next += 1;
                 word
             }
-            Kind::Numbers => loop {
-                let number = assemble::digits(rng, needle::DIGITS);
-                if self.taken.insert(number.clone()) {
-                    return number;
-                }
-            },
+            Kind::Numbers => untaken(&mut self.taken, || assemble::digits(rng, needle::DIGITS)),
             Kind::Uuids => uuid(rng),
         }
     }
+}
+
+/// The first of these names that was not taken before. It is taken now.
+pub(super) fn untaken(taken: &mut HashSet<String>, mut name: impl FnMut() -> String) -> String {
+    loop {
+        let name = name();
+        if taken.insert(name.clone()) {
+            return name;
+        }
+    }
+}
+
+/// A word of so many random letters of the alphabet that begins at `first`.
+pub(super) fn letters(rng: &mut ChaCha8Rng, first: u8, count: usize) -> String {
+    (0..count).map(|_| char::from(first + rng.random_range(0..26_u8))).collect()
 }
 
 pub(super) fn uuid(rng: &mut ChaCha8Rng) -> String {

@@ -2,22 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
-use briquette_models::Tokenizer;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Kind, Source,
     cell::{Cell, at_least, refuse},
-    common::{exact_turn, list_turn},
     names::{Names, enumerate},
     synthetic_task::{Family, synthetic_task},
 };
 use crate::{
-    Error, Result, files,
+    Result, files,
     tasks::{
-        NeedleTemplate, Sample, Turn, assemble::Hiding, ember, haystack::Haystack,
-        needle_template::QuestionAnswer, seed,
+        NeedleTemplate, Sample, Turn,
+        assemble::{Hiding, encode_all},
+        haystack::Haystack,
+        needle_template::QuestionAnswer,
+        seed,
     },
 };
 
@@ -73,16 +74,14 @@ impl NeedleForm {
         }
     }
 
-    /// The texts, of a file those that are read from it.
-    ///
-    /// # Errors
-    /// As [`NeedleTemplate::read`].
-    pub(super) fn load(&self) -> Result<Texts> {
-        match self {
-            Self::Short => Ok(Texts::Short),
-            Self::Ruler => Ok(Texts::Ruler),
-            Self::File(path) => NeedleTemplate::read(&path.display().to_string()).map(Texts::Own),
-        }
+    /// The texts for values of this kind, of a file those that are read from it, and whether they
+    /// are RULER's.
+    pub(super) fn load(&self, value: Kind) -> Result<(NeedleTemplate, bool)> {
+        Ok(match self {
+            Self::Short => (NeedleTemplate::ember_of(value.noun()), false),
+            Self::Ruler => (NeedleTemplate::ruler_of(value.noun()), true),
+            Self::File(path) => (NeedleTemplate::read(&path.display().to_string())?, false),
+        })
     }
 }
 
@@ -128,54 +127,37 @@ impl Family for Needle {
         self.form.resolve(base);
     }
 
-    /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::TooManyWords`] above 4032
-    /// words, what [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.
-    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+    fn make(&self, cells: &[Cell<'_>]) -> Result<Vec<Sample>> {
         for (parameter, count) in
             [("keys", self.keys), ("values", self.values), ("queries", self.queries)]
         {
             at_least(Self::NAME, parameter, count, 1)?;
         }
-        let texts = self.form.load()?;
-        if matches!(texts, Texts::Own(_)) {
-            let numbers = (self.key_type, self.value_type) == (Kind::Words, Kind::Numbers);
-            if !numbers || self.values * self.queries > 1 {
-                return refuse(Self::NAME, "form", "a file's form is of one number under a word");
-            }
+        let (form, kinds) = (self.form.load(self.value_type)?, [self.key_type, self.value_type]);
+        if matches!(self.form, NeedleForm::File(_))
+            && (kinds != [Kind::Words, Kind::Numbers] || self.values * self.queries > 1)
+        {
+            return refuse(Self::NAME, "form", "a file's form is of one number under a word");
         }
-        let scene = Scene {
-            task: Self::NAME,
-            texts,
-            key: self.key_type,
-            value: self.value_type,
-            source: &self.haystack,
-        };
-        let place = Hidden::new(tokenizer, scene)?;
-        cells.iter().map(|cell| self.sample(&place, cell, seed)).collect()
+        let scene = Scene::new(Self::NAME, form, kinds, &self.haystack)?;
+        cells.iter().map(|cell| self.sample(&scene, cell)).collect()
     }
 }
 
 impl Needle {
-    fn sample(&self, place: &Hidden<'_>, cell: &Cell, seed: u64) -> Result<Sample> {
+    fn sample(&self, scene: &Scene, cell: &Cell<'_>) -> Result<Sample> {
         let keys = self.keys.max(self.queries);
         // The streams of `NeedleTask`, so that a run and `briquette needle` give the same prompts.
         let stream = |part: u64| {
-            seed::rng(&[seed, cell.length as u64, keys as u64, cell.sample as u64, part])
+            seed::rng(&[cell.seed, cell.length as u64, keys as u64, cell.sample as u64, part])
         };
         let mut choice = stream(0);
-        let (needles, names) = place.draw(keys, self.values, cell.length, &mut choice)?;
+        let (needles, names) = scene.draw(cell, keys, self.values, &mut choice)?;
         let asked: Vec<&Pair> = needles[..self.queries].iter().collect();
-        let turn = place.turn(&asked)?;
-        let behind = turn.question.len() + turn.max_new_tokens;
-        let many = self.values * self.queries > 1;
-        let context = place.context(cell, &needles, many, behind, names, stream(1), &mut choice)?;
-        Ok(Sample {
-            id: cell.id(),
-            axes: cell.axes(&[("keys", keys), ("values", self.values), ("queries", self.queries)]),
-            context,
-            turns: vec![turn],
-        })
+        let turns = vec![scene.turn(cell, &asked)?];
+        let context = scene.context(cell, &needles, &turns, names, stream(1), &mut choice)?;
+        let axes = [("keys", keys), ("values", self.values), ("queries", self.queries)];
+        Ok(cell.named(&axes, context, turns))
     }
 }
 
@@ -193,135 +175,93 @@ pub(super) fn suffix(form: &NeedleForm, key: Kind, value: Kind, source: &Source)
     if value != Kind::Numbers {
         suffix += &format!("-{}-values", value.noun());
     }
-    if let Some(source) = source.label() {
-        suffix += &format!("-{source}");
-    }
-    suffix
+    suffix + &source.suffix()
 }
 
-/// The texts of a [`NeedleForm`].
-#[derive(Debug)]
-pub(super) enum Texts {
-    Short,
-    Ruler,
-    /// Those of a file.
-    Own(NeedleTemplate),
-}
-
-/// How needles are written, and in what.
-#[derive(Debug)]
-pub(super) struct Scene<'a> {
-    pub(super) task: &'static str,
-    pub(super) texts: Texts,
-    pub(super) key: Kind,
-    pub(super) value: Kind,
-    pub(super) source: &'a Source,
-}
-
-impl Scene<'_> {
-    /// `None` for a haystack of needles.
-    fn load(&self) -> Result<Option<Haystack>> {
-        match self.source {
-            Source::Needles => Ok(None),
-            source => source.load(self.task).map(Some),
-        }
-    }
-
-    /// `many` answers are asked for.
-    fn introduction(&self, many: bool) -> String {
-        let noun = self.value.noun();
-        match &self.texts {
-            Texts::Own(form) => form.introduction().0,
-            Texts::Short => ember::introduction(noun),
-            Texts::Ruler if many => format!(
-                "Some special magic {noun}s are hidden within the following text. Make sure to memorize it. I will \
-                 quiz you about the {noun}s afterwards."
-            ),
-            Texts::Ruler => format!(
-                "A special magic {noun} is hidden within the following text. Make sure to memorize it. I will quiz \
-                 you about the {noun} afterwards."
-            ),
-        }
-    }
-
-    /// Whether the text begins with a line break, which the introduction lacks.
-    fn breaks_line(&self) -> bool {
-        match &self.texts {
-            Texts::Own(form) => !form.line_break().is_empty(),
-            Texts::Short => false,
-            Texts::Ruler => true,
-        }
-    }
-
-    fn needle(&self, key: &str, value: &str) -> String {
-        let noun = self.value.noun();
-        match &self.texts {
-            Texts::Own(form) => form.needle(key, value),
-            Texts::Short => ember::needle(noun, key, value),
-            Texts::Ruler => {
-                let before = if self.source.in_lines() { "\n" } else { " " };
-                format!("{before}One of the special magic {noun}s for {key} is: {value}.")
-            }
-        }
-    }
-
-    /// The question for all values of these keys. Of several answers it names the first.
-    fn question_answer(&self, keys: &[&str], values: &[String]) -> QuestionAnswer {
-        let (noun, keys, many) = (self.value.noun(), enumerate(keys), values.len() > 1);
-        let answer = values.first().cloned().unwrap_or_default();
-        let question = match &self.texts {
-            Texts::Own(form) => return form.question_answer(&keys, &answer),
-            Texts::Short if many => format!(
-                "\nWhat are all the special magic {noun}s for {keys} mentioned in the provided text? The special \
-                 magic {noun}s are"
-            ),
-            Texts::Short => ember::question(noun, &keys),
-            Texts::Ruler if many => format!(
-                "\nWhat are all the special magic {noun}s for {keys} mentioned in the provided text? The special \
-                 magic {noun}s for {keys} mentioned in the provided text are"
-            ),
-            Texts::Ruler => format!(
-                "\nWhat is the special magic {noun} for {keys} mentioned in the provided text? The special magic \
-                 {noun} for {keys} mentioned in the provided text is"
-            ),
-        };
-        QuestionAnswer { question, answer }
-    }
-}
-
-/// A key with its values.
 #[derive(Clone, Debug)]
 pub(super) struct Pair {
     pub(super) key: String,
     pub(super) values: Vec<String>,
 }
 
-/// The text that needles are hidden in, for one tokenizer.
+/// How needles are written, and in what.
 #[derive(Debug)]
-pub(super) struct Hidden<'a> {
-    tokenizer: &'a Tokenizer,
-    scene: Scene<'a>,
+pub(super) struct Scene {
+    form: NeedleTemplate,
+    /// Whether that is RULER's.
+    is_ruler: bool,
+    key: Kind,
+    value: Kind,
+    /// Whether the text comes in lines.
+    in_lines: bool,
+    /// `None` for a haystack of needles.
     haystack: Option<Haystack>,
 }
 
-impl<'a> Hidden<'a> {
-    pub(super) fn new(tokenizer: &'a Tokenizer, scene: Scene<'a>) -> Result<Self> {
-        let haystack = scene.load()?;
-        Ok(Self { tokenizer, scene, haystack })
+impl Scene {
+    pub(super) fn new(
+        task: &'static str,
+        (form, is_ruler): (NeedleTemplate, bool),
+        [key, value]: [Kind; 2],
+        source: &Source,
+    ) -> Result<Self> {
+        let haystack = match source {
+            Source::Needles => None,
+            source => Some(source.load(task)?),
+        };
+        Ok(Self { form, is_ruler, key, value, in_lines: source.in_lines(), haystack })
+    }
+
+    /// `many` answers are asked for.
+    fn introduction(&self, many: bool) -> String {
+        let noun = self.value.noun();
+        match self.is_ruler && many {
+            true => format!(
+                "Some special magic {noun}s are hidden within the following text. Make sure to memorize it. I will \
+                 quiz you about the {noun}s afterwards."
+            ),
+            false => self.form.introduction().0,
+        }
+    }
+
+    fn needle(&self, key: &str, value: &str) -> String {
+        let needle = self.form.needle(key, value);
+        match self.is_ruler && self.in_lines {
+            true => format!("\n{}", needle.trim_start()),
+            false => needle,
+        }
+    }
+
+    /// The question for all values of these keys. Of several answers it names the first.
+    fn question_answer(&self, keys: &[&str], values: &[String]) -> QuestionAnswer {
+        let (noun, keys) = (self.value.noun(), enumerate(keys));
+        let answer = values.first().cloned().unwrap_or_default();
+        if values.len() < 2 {
+            return self.form.question_answer(&keys, &answer);
+        }
+        let again = match self.is_ruler {
+            true => format!(" for {keys} mentioned in the provided text"),
+            false => String::new(),
+        };
+        let question = format!(
+            "\nWhat are all the special magic {noun}s for {keys} mentioned in the provided text? The special magic \
+             {noun}s{again} are"
+        );
+        QuestionAnswer { question, answer }
     }
 
     /// Keys with their values, and names for the needles of the haystack.
     pub(super) fn draw(
         &self,
+        cell: &Cell<'_>,
         keys: usize,
         values: usize,
-        length: usize,
         rng: &mut ChaCha8Rng,
     ) -> Result<(Vec<Pair>, Names)> {
-        let Scene { task, key, value, .. } = self.scene;
+        let Self { key, value, .. } = *self;
         let needles = keys.saturating_mul(values);
-        if needles > length {
-            return Err(Error::PromptTooShort { task, length, fixed: needles });
+        if needles > cell.length {
+            return Err(cell.too_short(needles));
         }
         let of = |kind, count| if kind == Kind::Words { count } else { 0 };
         let words = |keys: usize| of(key, keys) + of(value, keys * values);
@@ -329,10 +269,10 @@ impl<'a> Hidden<'a> {
             Some(_) => 0,
             // As many as short needles could be.
             None => {
-                length / self.tokenizer.encode(&self.scene.needle("a", "1"), false)?.len().max(1)
+                cell.length / cell.tokenizer.encode(&self.needle("a", "1"), false)?.len().max(1)
             }
         };
-        let mut names = Names::new(task, words(keys), words(further), rng)?;
+        let mut names = Names::new(cell.task, words(keys), words(further), rng)?;
         let mut pairs = Vec::with_capacity(keys);
         for _ in 0..keys {
             let key = names.draw(key, rng);
@@ -343,66 +283,60 @@ impl<'a> Hidden<'a> {
     }
 
     /// All values of these keys, asked for at once.
-    pub(super) fn turn(&self, asked: &[&Pair]) -> Result<Turn> {
+    pub(super) fn turn(&self, cell: &Cell<'_>, asked: &[&Pair]) -> Result<Turn> {
         let keys: Vec<&str> = asked.iter().map(|pair| pair.key.as_str()).collect();
         let references: Vec<String> =
             asked.iter().flat_map(|pair| pair.values.iter().cloned()).collect();
         let many = references.len() > 1;
-        let QuestionAnswer { question, answer } = self.scene.question_answer(&keys, &references);
-        let ruler = matches!(self.scene.texts, Texts::Ruler);
-        if !ruler && !many {
-            return exact_turn(self.tokenizer, &question, &answer);
+        let QuestionAnswer { question, answer } = self.question_answer(&keys, &references);
+        if !self.is_ruler && !many {
+            return cell.exact_turn(&question, &answer);
         }
         let values = asked.iter().map(|pair| format!(" {}: {}", pair.key, pair.values.join(", ")));
         let right = values.collect::<Vec<_>>().join(",");
         // RULER generates 128 tokens.
-        let least = if ruler { 128 } else { 16 };
-        list_turn(self.tokenizer, &question, references, &right, least)
+        let least = if self.is_ruler { 128 } else { 16 };
+        cell.list_turn(&question, references, &right, least)
     }
 
-    /// The haystack with the needles in it, the first value of the first key at the depth. `behind`
-    /// are the tokens of questions and answers, `text` chooses the haystack and `choice` the places
-    /// of the other needles.
-    #[expect(clippy::too_many_arguments, reason = "one caller a task, and each part is its own")]
+    /// The haystack with the needles in it, the first value of the first key at the depth. `text`
+    /// chooses the haystack and `choice` the places of the other needles.
     pub(super) fn context(
         &self,
-        cell: &Cell,
+        cell: &Cell<'_>,
         needles: &[Pair],
-        many: bool,
-        behind: usize,
+        turns: &[Turn],
         mut names: Names,
         mut text: ChaCha8Rng,
         choice: &mut ChaCha8Rng,
     ) -> Result<Vec<u32>> {
-        let Self { tokenizer, scene, haystack } = self;
-        let introduction = tokenizer.encode(&scene.introduction(many), true)?;
-        let inserts = needles
+        let tokenizer = cell.tokenizer;
+        let many = turns.iter().map(|turn| turn.references.len()).sum::<usize>() > 1;
+        let introduction = tokenizer.encode(&self.introduction(many), true)?;
+        let written = needles
             .iter()
-            .flat_map(|pair| pair.values.iter().map(|value| scene.needle(&pair.key, value)))
-            .map(|needle| Ok(tokenizer.encode(&needle, false)?))
-            .collect::<Result<Vec<_>>>()?;
+            .flat_map(|pair| pair.values.iter().map(|value| self.needle(&pair.key, value)));
+        let inserts = encode_all(tokenizer, written)?;
         let hiding = Hiding {
-            task: scene.task,
+            task: cell.task,
             length: cell.length,
             depth: cell.depth(),
             introduction: &introduction,
             inserts: &inserts,
-            behind,
+            behind: turns.iter().map(|turn| turn.question.len() + turn.max_new_tokens).sum(),
         };
-        match haystack {
+        match &self.haystack {
             // RULER's introduction ends without a line break: the text brings it.
-            Some(haystack) if scene.breaks_line() => {
-                let breaks = std::iter::once("\n").chain(std::iter::repeat(""));
-                let pieces = haystack.pieces(text).zip(breaks);
-                let pieces = pieces.map(|(piece, before)| format!("{before}{piece}"));
-                hiding.context(tokenizer, pieces, choice)
-            }
-            Some(haystack) => hiding.context(tokenizer, haystack.pieces(text), choice),
+            Some(haystack) => hiding.context(
+                tokenizer,
+                haystack.pieces_behind(self.form.line_break(), text),
+                choice,
+            ),
             None => {
                 let needle = || {
-                    let key = names.draw(scene.key, &mut text);
-                    let value = names.draw(scene.value, &mut text);
-                    Some(scene.needle(&key, &value))
+                    let key = names.draw(self.key, &mut text);
+                    let value = names.draw(self.value, &mut text);
+                    Some(self.needle(&key, &value))
                 };
                 hiding.context(tokenizer, std::iter::from_fn(needle), choice)
             }

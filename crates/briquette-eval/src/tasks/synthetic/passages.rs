@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use briquette_models::Tokenizer;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -45,58 +44,44 @@ impl Family for PassageRetrieval {
     const NAME: &'static str = "passage-retrieval";
 
     fn default_label(&self) -> String {
-        label(Self::NAME, &self.haystack)
+        format!("{}{}", Self::NAME, self.haystack.suffix())
     }
 
     fn resolve_paths(&mut self, base: &Path) {
         self.haystack.resolve(base);
     }
 
-    /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::HaystackUsedUp`], what
-    /// [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.
-    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+    fn make(&self, cells: &[Cell<'_>]) -> Result<Vec<Sample>> {
         let (sentences, most) = (self.sentences, *SENTENCES.start());
         at_least(Self::NAME, "sentences", sentences, 1)?;
         if sentences > most {
             return refuse(Self::NAME, "sentences", format!("{sentences} given, at most {most}"));
         }
         let haystack = self.haystack.load_prose(Self::NAME)?;
-        cells.iter().map(|cell| self.sample(tokenizer, &haystack, cell, seed)).collect()
+        cells.iter().map(|cell| self.sample(&haystack, cell)).collect()
     }
 }
 
 impl PassageRetrieval {
-    fn sample(
-        &self,
-        tokenizer: &Tokenizer,
-        haystack: &Haystack,
-        cell: &Cell,
-        seed: u64,
-    ) -> Result<Sample> {
-        let mut supply = Supply::new(cell, haystack, seed);
+    fn sample(&self, haystack: &Haystack, cell: &Cell<'_>) -> Result<Sample> {
+        let mut supply = Supply::new(cell, haystack);
         let target = supply.passage()?;
-        let mut rng = cell.stream(seed, 2);
+        let mut rng = cell.stream(2);
         let from = rng.random_range(0..=target.len() - self.sentences);
         let excerpt = target[from..from + self.sentences].join(" ");
 
-        let question = tokenizer.encode(
-            &format!(
-                "\n\nThe following is an excerpt.\n\n{excerpt}\n\nPlease enter the number of the paragraph that the \
-                 excerpt is from. The answer format must be like \"Paragraph 1\", \"Paragraph 2\", etc.\n\nThe answer \
-                 is: "
-            ),
-            false,
-        )?;
+        let question = format!(
+            "\n\nThe following is an excerpt.\n\n{excerpt}\n\nPlease enter the number of the paragraph that the \
+             excerpt is from. The answer format must be like \"Paragraph 1\", \"Paragraph 2\", etc.\n\nThe answer \
+             is: "
+        );
         let introduction = "Here are numbered paragraphs of a text, along with an excerpt. Please determine which \
                             paragraph the excerpt is from.";
-        let introduction = tokenizer.encode(introduction, true)?;
-        let fixed = introduction.len() + question.len() + MAX_NEW_TOKENS;
-        let mut passages = Passages::new(tokenizer, cell, fixed)?;
+        let mut passages = Passages::new(cell, introduction, &question)?;
         // The target as the second paragraph, and a last one.
         let needed = passages.encode(2, &target)?.len() + LEAST;
         if needed > passages.room {
-            return Err(cell.too_short(fixed + needed));
+            return Err(passages.too_short(needed));
         }
         let at = passages.room * cell.depth() as usize / 100;
         let mut asked = None;
@@ -124,13 +109,8 @@ impl PassageRetrieval {
             let reason = format!("the excerpt `{excerpt}` is in {found} paragraphs; take more");
             return refuse(Self::NAME, "sentences", reason);
         }
-        let asked = asked.unwrap_or_default();
-        Ok(Sample {
-            id: cell.id(),
-            axes: cell.axes(&[("passages", passages.count)]),
-            context: [introduction, passages.tokens].concat(),
-            turns: vec![turn(question, format!("Paragraph {asked}"), Metric::LongbenchRetrieval)],
-        })
+        let answer = format!("Paragraph {}", asked.unwrap_or_default());
+        Ok(passages.sample(answer, Metric::LongbenchRetrieval))
     }
 }
 
@@ -151,48 +131,34 @@ impl Family for PassageCount {
     const NAME: &'static str = "passage-count";
 
     fn default_label(&self) -> String {
-        label(Self::NAME, &self.haystack)
+        format!("{}{}", Self::NAME, self.haystack.suffix())
     }
 
     fn resolve_paths(&mut self, base: &Path) {
         self.haystack.resolve(base);
     }
 
-    /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::HaystackUsedUp`], what
-    /// [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.
-    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+    fn make(&self, cells: &[Cell<'_>]) -> Result<Vec<Sample>> {
         if self.repeated > 90 {
             return refuse(Self::NAME, "repeated", format!("{} % is above 90", self.repeated));
         }
         let haystack = self.haystack.load_prose(Self::NAME)?;
-        cells.iter().map(|cell| self.sample(tokenizer, &haystack, cell, seed)).collect()
+        cells.iter().map(|cell| self.sample(&haystack, cell)).collect()
     }
 }
 
 impl PassageCount {
-    fn sample(
-        &self,
-        tokenizer: &Tokenizer,
-        haystack: &Haystack,
-        cell: &Cell,
-        seed: u64,
-    ) -> Result<Sample> {
-        let mut supply = Supply::new(cell, haystack, seed);
-        let mut rng = cell.stream(seed, 2);
-        let question = tokenizer.encode(
-            "\n\nPlease enter the final count of unique paragraphs after removing duplicates. The output format should \
-             only contain the number, such as 1, 2, 3, and so on.\n\nThe final answer is: ",
-            false,
-        )?;
+    fn sample(&self, haystack: &Haystack, cell: &Cell<'_>) -> Result<Sample> {
+        let mut supply = Supply::new(cell, haystack);
+        let mut rng = cell.stream(2);
+        let question = "\n\nPlease enter the final count of unique paragraphs after removing duplicates. The output \
+                        format should only contain the number, such as 1, 2, 3, and so on.\n\nThe final answer is: ";
         let introduction = "There are some paragraphs below sourced from a text. Some of them may be duplicates. Please \
                             carefully read these paragraphs and determine how many unique paragraphs there are after \
                             removing duplicates. In other words, how many non-repeating paragraphs are there in total?";
-        let introduction = tokenizer.encode(introduction, true)?;
-        let fixed = introduction.len() + question.len() + MAX_NEW_TOKENS;
-        let mut passages = Passages::new(tokenizer, cell, fixed)?;
+        let mut passages = Passages::new(cell, introduction, question)?;
         if passages.room < LEAST {
-            return Err(cell.too_short(fixed + LEAST));
+            return Err(passages.too_short(LEAST));
         }
         let mut unique: Vec<Vec<String>> = Vec::new();
         loop {
@@ -213,51 +179,25 @@ impl PassageCount {
             passages.push(&next)?;
             unique.push(next);
         }
-        let answer = unique.len() + 1;
-        Ok(Sample {
-            id: cell.id(),
-            axes: cell.axes(&[("passages", passages.count)]),
-            context: [introduction, passages.tokens].concat(),
-            turns: vec![turn(question, answer.to_string(), Metric::LongbenchCount)],
-        })
-    }
-}
-
-fn label(task: &str, source: &Source) -> String {
-    source.label().map_or_else(|| task.to_owned(), |source| format!("{task}-{source}"))
-}
-
-fn turn(question: Vec<u32>, answer: String, metric: Metric) -> Turn {
-    Turn {
-        question,
-        references: vec![answer],
-        classes: Vec::new(),
-        metrics: metric.into(),
-        tokens: None,
-        max_new_tokens: MAX_NEW_TOKENS,
-        stop: Vec::new(),
+        Ok(passages.sample((unique.len() + 1).to_string(), Metric::LongbenchCount))
     }
 }
 
 /// Sentences, none of them twice.
 struct Supply<'a> {
-    cell: Cell,
+    cell: Cell<'a>,
     haystack: &'a Haystack,
     sentences: Box<dyn Iterator<Item = String> + 'a>,
     sizes: ChaCha8Rng,
 }
 
 impl<'a> Supply<'a> {
-    fn new(cell: &Cell, haystack: &'a Haystack, seed: u64) -> Self {
-        let pieces = haystack.pieces(cell.stream(seed, 1)).take(haystack.len());
+    fn new(cell: &Cell<'a>, haystack: &'a Haystack) -> Self {
+        let pieces = haystack.pieces(cell.stream(1)).take(haystack.len());
         // A passage is one line, whatever line breaks a file has.
         let line = |piece: String| piece.split_whitespace().collect::<Vec<_>>().join(" ");
-        Self {
-            cell: *cell,
-            haystack,
-            sentences: Box::new(pieces.map(line)),
-            sizes: cell.stream(seed, 0),
-        }
+        let (sentences, sizes) = (Box::new(pieces.map(line)), cell.stream(0));
+        Self { cell: *cell, haystack, sentences, sizes }
     }
 
     fn sentence(&mut self) -> Result<String> {
@@ -277,7 +217,9 @@ impl<'a> Supply<'a> {
 
 /// Numbered passages that fill a prompt to the token.
 struct Passages<'a> {
-    tokenizer: &'a Tokenizer,
+    cell: Cell<'a>,
+    introduction: Vec<u32>,
+    question: Vec<u32>,
     /// Tokens they are to have.
     room: usize,
     tokens: Vec<u32>,
@@ -286,10 +228,18 @@ struct Passages<'a> {
 }
 
 impl<'a> Passages<'a> {
-    /// `fixed` are the tokens of everything else.
-    fn new(tokenizer: &'a Tokenizer, cell: &Cell, fixed: usize) -> Result<Self> {
+    fn new(cell: &Cell<'a>, introduction: &str, question: &str) -> Result<Self> {
+        let introduction = cell.tokenizer.encode(introduction, true)?;
+        let question = cell.tokenizer.encode(question, false)?;
+        let fixed = introduction.len() + question.len() + MAX_NEW_TOKENS;
         let room = assemble::room(cell.task, cell.length, fixed)?;
-        Ok(Self { tokenizer, room, tokens: Vec::new(), text: String::new(), count: 0 })
+        let (cell, tokens, text) = (*cell, Vec::new(), String::new());
+        Ok(Self { cell, introduction, question, room, tokens, text, count: 0 })
+    }
+
+    /// Says that passages of so many tokens have no room.
+    fn too_short(&self, needed: usize) -> Error {
+        self.cell.too_short(self.cell.length - self.room + needed)
     }
 
     fn left(&self) -> usize {
@@ -297,7 +247,7 @@ impl<'a> Passages<'a> {
     }
 
     fn encode(&self, number: usize, sentences: &[String]) -> Result<Vec<u32>> {
-        Ok(self.tokenizer.encode(&written(number, sentences), false)?)
+        Ok(self.cell.tokenizer.encode(&written(number, sentences), false)?)
     }
 
     /// Whether no other would find room behind this one.
@@ -317,11 +267,17 @@ impl<'a> Passages<'a> {
         self.push(&sentences)?;
         while self.tokens.len() < self.room {
             let further = format!(" {}", supply.sentence()?);
-            self.tokens.extend(self.tokenizer.encode(&further, false)?);
+            self.tokens.extend(self.cell.tokenizer.encode(&further, false)?);
             self.text += &further;
         }
         self.tokens.truncate(self.room);
         Ok(())
+    }
+
+    fn sample(self, answer: String, metric: Metric) -> Sample {
+        let turn = Turn::new(self.question, vec![answer], metric, MAX_NEW_TOKENS);
+        let context = [self.introduction, self.tokens].concat();
+        self.cell.named(&[("passages", self.count)], context, vec![turn])
     }
 }
 

@@ -50,13 +50,13 @@ impl Source {
         }
     }
 
-    /// Part of a label that names it: `None` for the built-in prose, the name of a folder.
-    pub(super) fn label(&self) -> Option<String> {
+    /// The end of a label, which names it: nothing for the built-in prose, the name of a folder.
+    pub(super) fn suffix(&self) -> String {
         match self {
-            Self::BuiltIn => None,
-            Self::Noise => Some("noise".into()),
-            Self::Needles => Some("needles".into()),
-            Self::Folder(dir) => Some(files::last(dir)),
+            Self::BuiltIn => String::new(),
+            Self::Noise => "-noise".into(),
+            Self::Needles => "-needles".into(),
+            Self::Folder(dir) => format!("-{}", files::last(dir)),
         }
     }
 
@@ -94,7 +94,7 @@ mod tests {
             assert_eq!(String::from(Source::from(text.to_owned())), text);
         }
         let mut folder = Source::from("../books".to_owned());
-        assert_eq!(folder.label().as_deref(), Some("books"));
+        assert_eq!(folder.suffix(), "-books");
         folder.resolve(Path::new("/runs"));
         assert_eq!(folder, Source::Folder("/books".into()));
         folder.resolve(Path::new("/elsewhere"));

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use briquette_models::Tokenizer;
-
 use super::cell::Cell;
 use crate::{Result, tasks::Sample};
 
@@ -18,8 +16,7 @@ pub(super) trait Family {
     /// Takes its relative paths, if it has some, as relative to `base`.
     fn resolve_paths(&mut self, _base: &Path) {}
 
-    /// Makes a sample for each cell.
-    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>>;
+    fn make(&self, cells: &[Cell<'_>]) -> Result<Vec<Sample>>;
 }
 
 /// Declares the task of a [`Family`] by its fields in run files with their defaults, of which those
@@ -94,7 +91,7 @@ macro_rules! synthetic_task {
                     samples: self.samples,
                     ask: &self.ask,
                 };
-                self.make(tokenizer, &grid.cells()?, seed)
+                self.make(&grid.cells(tokenizer, seed)?)
             }
         }
     };

@@ -2,7 +2,6 @@
 
 use std::{collections::HashSet, path::Path};
 
-use briquette_models::Tokenizer;
 use rand::{RngExt, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -10,15 +9,14 @@ use serde::{Deserialize, Serialize};
 use super::{
     Source,
     cell::{Cell, at_least, refuse},
-    common::{exact_turn, list_turn},
-    names::List,
+    names::{List, letters, untaken},
     synthetic_task::{Family, synthetic_task},
 };
 use crate::{
     Result,
     tasks::{
         Sample, Turn,
-        assemble::{self, Hay},
+        assemble::{self, Hay, encode_all},
         haystack::Haystack,
     },
 };
@@ -69,7 +67,7 @@ impl Family for VariableTracking {
             VariableForm::Value => "value",
             VariableForm::Names => "names",
         };
-        let source = self.haystack.label().map(|name| format!("-{name}")).unwrap_or_default();
+        let source = self.haystack.suffix();
         format!("{}-{form}-{}x{}hops{source}", Self::NAME, self.chains, self.hops)
     }
 
@@ -77,14 +75,10 @@ impl Family for VariableTracking {
         self.haystack.resolve(base);
     }
 
-    /// # Errors
-    /// `Error::TaskParameter`, `Error::PromptTooShort`, `Error::TooManyWords` above 4032 variables
-    /// that are words, what [`Haystack::from_dir`] refuses, and `Error::Model` if the tokenizer
-    /// fails.
-    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+    fn make(&self, cells: &[Cell<'_>]) -> Result<Vec<Sample>> {
         at_least(Self::NAME, "chains", self.chains, 1)?;
         let haystack = self.haystack.load(Self::NAME)?;
-        cells.iter().map(|cell| self.sample(tokenizer, &haystack, cell, seed)).collect()
+        cells.iter().map(|cell| self.sample(&haystack, cell)).collect()
     }
 }
 
@@ -96,20 +90,15 @@ struct Chain {
 }
 
 impl VariableTracking {
-    fn sample(
-        &self,
-        tokenizer: &Tokenizer,
-        haystack: &Haystack,
-        cell: &Cell,
-        seed: u64,
-    ) -> Result<Sample> {
-        let mut choice = cell.stream(seed, 0);
+    fn sample(&self, haystack: &Haystack, cell: &Cell<'_>) -> Result<Sample> {
+        let tokenizer = cell.tokenizer;
+        let mut choice = cell.stream(0);
         let variables = self.hops.saturating_add(1).saturating_mul(self.chains);
         if variables > cell.length {
             return Err(cell.too_short(variables));
         }
         let chains = self.chains(variables, &mut choice)?;
-        let turn = self.turn(tokenizer, &chains[0])?;
+        let turn = self.turn(cell, &chains[0])?;
 
         let introduction = match self.form {
             VariableForm::Steps | VariableForm::Value => "",
@@ -118,27 +107,19 @@ impl VariableTracking {
             }
         };
         let introduction = tokenizer.encode(introduction, true)?;
-        let inserts = self
-            .statements(&chains, &mut choice)
-            .iter()
-            .map(|statement| Ok(tokenizer.encode(statement, false)?))
-            .collect::<Result<Vec<_>>>()?;
+        let inserts = encode_all(tokenizer, self.statements(&chains, &mut choice))?;
         let hidden: usize = inserts.iter().map(Vec::len).sum();
         let fixed = introduction.len() + hidden + turn.question.len() + turn.max_new_tokens;
         let room = assemble::room(Self::NAME, cell.length, fixed)?;
-        let hay = Hay::fill(tokenizer, haystack.pieces(cell.stream(seed, 1)), room)?;
+        let hay = Hay::fill(tokenizer, haystack.pieces(cell.stream(1)), room)?;
         // Not before the text: a statement of RULER's form needs a sentence before it.
         let inside = &hay.boundaries[1..];
         let mut places: Vec<usize> =
             inserts.iter().map(|_| inside[choice.random_range(0..inside.len())]).collect();
         places.sort_unstable();
         let spots: Vec<(usize, usize)> = places.into_iter().zip(0..).collect();
-        Ok(Sample {
-            id: cell.id(),
-            axes: cell.axes(&[("chains", self.chains), ("hops", self.hops)]),
-            context: hay.with(&introduction, &inserts, &spots),
-            turns: vec![turn],
-        })
+        let axes = [("chains", self.chains), ("hops", self.hops)];
+        Ok(cell.named(&axes, hay.with(&introduction, &inserts, &spots), vec![turn]))
     }
 
     /// The first is the one asked for.
@@ -147,7 +128,7 @@ impl VariableTracking {
             VariableForm::Steps | VariableForm::Value => {
                 List::holding(Self::NAME, count)?.draw(count, rng)
             }
-            VariableForm::Names => letters(count, rng)?,
+            VariableForm::Names => capitals(count, rng)?,
         };
         // Half of all values there are: so many are found without long search.
         let most = 90_000 / 2;
@@ -155,12 +136,8 @@ impl VariableTracking {
             return refuse(Self::NAME, "chains", format!("{} given, at most {most}", self.chains));
         }
         let mut taken = HashSet::new();
-        let mut value = || loop {
-            let value = rng.random_range(10_000..100_000_u32).to_string();
-            if taken.insert(value.clone()) {
-                return value;
-            }
-        };
+        let mut value =
+            || untaken(&mut taken, || rng.random_range(10_000..100_000_u32).to_string());
         let chain = |variables: &[String]| Chain { variables: variables.to_vec(), value: value() };
         Ok(variables.chunks(self.hops + 1).map(chain).collect())
     }
@@ -193,7 +170,7 @@ impl VariableTracking {
         order.into_iter().map(&mut statement).collect()
     }
 
-    fn turn(&self, tokenizer: &Tokenizer, Chain { variables, value }: &Chain) -> Result<Turn> {
+    fn turn(&self, cell: &Cell<'_>, Chain { variables, value }: &Chain) -> Result<Turn> {
         let (count, last) = (variables.len(), &variables[variables.len() - 1]);
         match self.form {
             VariableForm::Steps => {
@@ -201,11 +178,11 @@ impl VariableTracking {
                     format!("\nQuestion: What is the value of VAR {last}? Answer: VAR {last}");
                 let back = variables.iter().rev().skip(1);
                 let way: String = back.map(|variable| format!(" = VAR {variable}")).collect();
-                exact_turn(tokenizer, &question, &format!("{way} = {value}"))
+                cell.exact_turn(&question, &format!("{way} = {value}"))
             }
             VariableForm::Value => {
                 let question = format!("\nQuestion: What is the value of VAR {last}? Answer: ");
-                exact_turn(tokenizer, &question, value)
+                cell.exact_turn(&question, value)
             }
             VariableForm::Names => {
                 let question = format!(
@@ -214,31 +191,21 @@ impl VariableTracking {
                      assigned the value {value}, they are: "
                 );
                 // RULER generates 30 tokens.
-                list_turn(tokenizer, &question, variables.clone(), &variables.join(" "), 30)
+                cell.list_turn(&question, variables.clone(), &variables.join(" "), 30)
             }
         }
     }
 }
 
 /// Different variables of five capitals.
-fn letters(count: usize, rng: &mut ChaCha8Rng) -> Result<Vec<String>> {
+fn capitals(count: usize, rng: &mut ChaCha8Rng) -> Result<Vec<String>> {
     // Half of all there are: so many are found without long search.
     let most = 26_usize.pow(LETTERS as u32) / 2;
     if count > most {
-        return refuse(
-            VariableTracking::NAME,
-            "chains",
-            format!("{count} variables, at most {most}"),
-        );
+        let reason = format!("{count} variables, at most {most}");
+        return refuse(VariableTracking::NAME, "chains", reason);
     }
-    let mut found = HashSet::with_capacity(count);
-    let mut letters = Vec::with_capacity(count);
-    while letters.len() < count {
-        let variable: String =
-            (0..LETTERS).map(|_| char::from(b'A' + rng.random_range(0..26_u8))).collect();
-        if found.insert(variable.clone()) {
-            letters.push(variable);
-        }
-    }
-    Ok(letters)
+    let mut taken = HashSet::with_capacity(count);
+    let variable = |_| untaken(&mut taken, || letters(rng, b'A', LETTERS));
+    Ok((0..count).map(variable).collect())
 }

@@ -2,14 +2,12 @@
 
 use std::collections::HashSet;
 
-use briquette_models::Tokenizer;
-use rand::{RngExt, seq::SliceRandom};
+use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use super::{
     cell::{Cell, at_least, refuse},
-    common::list_turn,
-    names::List,
+    names::{List, letters, untaken},
     synthetic_task::{Family, synthetic_task},
 };
 use crate::{
@@ -47,11 +45,7 @@ impl Family for CommonWords {
         }
     }
 
-    /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length without room for one seldom
-    /// word, [`Error::TooManyWords`] if the list needs more than 4032 different words, and
-    /// [`Error::Model`] if the tokenizer fails.
-    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+    fn make(&self, cells: &[Cell<'_>]) -> Result<Vec<Sample>> {
         at_least(Self::NAME, "common", self.common, 1)?;
         for &length in &self.lengths {
             let (often, seldom) = self.repeats(length);
@@ -65,7 +59,7 @@ impl Family for CommonWords {
                 return Err(Error::PromptTooShort { task: Self::NAME, length, fixed });
             }
         }
-        cells.iter().map(|cell| self.sample(tokenizer, cell, seed)).collect()
+        cells.iter().map(|cell| self.sample(cell)).collect()
     }
 }
 
@@ -80,7 +74,7 @@ impl CommonWords {
         if length < LONG { (self.common, 3, 1) } else { (3 * self.common, 10, 3) }
     }
 
-    fn sample(&self, tokenizer: &Tokenizer, cell: &Cell, seed: u64) -> Result<Sample> {
+    fn sample(&self, cell: &Cell<'_>) -> Result<Sample> {
         // Words of the example, which are not words of the list, and the common ones.
         let in_example = if self.example { self.common + self.example(cell.length).0 } else { 0 };
         let reserved = in_example + self.common;
@@ -88,13 +82,10 @@ impl CommonWords {
             let Some(most) = list.len().checked_sub(reserved).filter(|most| *most > 0) else {
                 return Ok(None);
             };
-            let words = list.draw(list.len(), &mut cell.stream(seed, 0));
-            let turn = self.turn(tokenizer, &words[in_example..reserved])?;
+            let words = list.draw(list.len(), &mut cell.stream(0));
+            let turn = self.turn(cell, &words[in_example..reserved])?;
             let behind = turn.question.len() + turn.max_new_tokens;
-            let size = |count: usize| {
-                let context = self.context(tokenizer, &words, count, cell, seed)?;
-                Ok(context.len() + behind)
-            };
+            let size = |count: usize| Ok(self.context(cell, &words, count)?.len() + behind);
             match assemble::largest(most, cell.length, size)? {
                 Some(count) => Ok(Some((words, count))),
                 None => Err(cell.too_short(size(1)?)),
@@ -118,23 +109,13 @@ impl CommonWords {
             Some(found) => found,
             None => return Err(List::too_many(Self::NAME, reserved + 1)),
         };
-        Ok(Sample {
-            id: cell.id(),
-            axes: cell.axes(&[("common", self.common), ("uncommon", count)]),
-            context: self.context(tokenizer, &words, count, cell, seed)?,
-            turns: vec![self.turn(tokenizer, &words[in_example..reserved])?],
-        })
+        let context = self.context(cell, &words, count)?;
+        let turn = self.turn(cell, &words[in_example..reserved])?;
+        Ok(cell.named(&[("common", self.common), ("uncommon", count)], context, vec![turn]))
     }
 
     /// The example, and the list with `uncommon` seldom words.
-    fn context(
-        &self,
-        tokenizer: &Tokenizer,
-        words: &[String],
-        uncommon: usize,
-        cell: &Cell,
-        seed: u64,
-    ) -> Result<Vec<u32>> {
+    fn context(&self, cell: &Cell<'_>, words: &[String], uncommon: usize) -> Result<Vec<u32>> {
         let mut text = String::new();
         let mut words = words;
         if self.example {
@@ -142,16 +123,16 @@ impl CommonWords {
             let (used, rest) = words.split_at(self.common + others);
             let (common, others) = used.split_at(self.common);
             words = rest;
-            let mut rng = cell.stream(seed, 1);
-            let list = numbered((common, common_repeats), (others, uncommon_repeats), &mut rng);
+            let others = (others, uncommon_repeats);
+            let list = numbered((common, common_repeats), others, &mut cell.stream(1));
             text += &format!("{}{}{}\n", self.list(&list), self.question(), answer(common));
         }
         let (common, others) = words.split_at(self.common);
         let (common_repeats, uncommon_repeats) = self.repeats(cell.length);
         let others = (&others[..uncommon], uncommon_repeats);
-        let list = numbered((common, common_repeats), others, &mut cell.stream(seed, 2));
+        let list = numbered((common, common_repeats), others, &mut cell.stream(2));
         text += &self.list(&list);
-        Ok(tokenizer.encode(&text, true)?)
+        Ok(cell.tokenizer.encode(&text, true)?)
     }
 
     fn list(&self, words: &str) -> String {
@@ -170,8 +151,8 @@ impl CommonWords {
     }
 
     /// RULER generates 120 tokens.
-    fn turn(&self, tokenizer: &Tokenizer, common: &[String]) -> Result<Turn> {
-        list_turn(tokenizer, &self.question(), common.to_vec(), &answer(common), 120)
+    fn turn(&self, cell: &Cell<'_>, common: &[String]) -> Result<Turn> {
+        cell.list_turn(&self.question(), common.to_vec(), &answer(common), 120)
     }
 }
 
@@ -209,10 +190,7 @@ impl Family for FrequentWords {
         }
     }
 
-    /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length at which the third word
-    /// does not come more often than the fourth, and [`Error::Model`] if the tokenizer fails.
-    fn make(&self, tokenizer: &Tokenizer, cells: &[Cell], seed: u64) -> Result<Vec<Sample>> {
+    fn make(&self, cells: &[Cell<'_>]) -> Result<Vec<Sample>> {
         let Self { lengths, alpha, .. } = self;
         if !(*alpha > 1.0 && alpha.is_finite()) {
             return refuse(Self::NAME, "alpha", format!("{alpha} is not a number above 1"));
@@ -224,20 +202,20 @@ impl Family for FrequentWords {
                 return refuse(Self::NAME, "vocabulary", reason);
             }
         }
-        cells.iter().map(|cell| self.sample(tokenizer, cell, seed)).collect()
+        cells.iter().map(|cell| self.sample(cell)).collect()
     }
 }
 
 impl FrequentWords {
-    fn sample(&self, tokenizer: &Tokenizer, cell: &Cell, seed: u64) -> Result<Sample> {
+    fn sample(&self, cell: &Cell<'_>) -> Result<Sample> {
         let count = self.vocabulary.unwrap_or((cell.length / 50).max(ASKED.end + 1));
-        let vocabulary = coded(count, &mut cell.stream(seed, 0));
+        let vocabulary = coded(count, &mut cell.stream(0));
         let question = "\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three \
                         most frequently appeared words in the above coded text? Answer: According to the coded text \
                         above, the three most frequently appeared words are:";
         let asked = &vocabulary[ASKED];
         // RULER generates 50 tokens.
-        let turn = list_turn(tokenizer, question, asked.to_vec(), &answer(asked), 50)?;
+        let turn = cell.list_turn(question, asked.to_vec(), &answer(asked), 50)?;
         let behind = turn.question.len() + turn.max_new_tokens;
         let context = |words: usize| -> Result<Vec<u32>> {
             let counts = self.counts(words, vocabulary.len());
@@ -246,13 +224,13 @@ impl FrequentWords {
                 .zip(counts)
                 .flat_map(|(word, count)| std::iter::repeat_n(word.as_str(), count))
                 .collect();
-            text.shuffle(&mut cell.stream(seed, 1));
+            text.shuffle(&mut cell.stream(1));
             let text = format!(
                 "Read the following coded text and track the frequency of each coded word. Find the three most \
                  frequently appeared coded words. {}",
                 text.join(" ")
             );
-            Ok(tokenizer.encode(&text, true)?)
+            Ok(cell.tokenizer.encode(&text, true)?)
         };
         let size = |words: usize| Ok(context(words)?.len() + behind);
         let bound = cell.length.saturating_mul(WORDS_A_TOKEN);
@@ -269,8 +247,8 @@ impl FrequentWords {
             return Err(cell.too_short(context.len() + behind));
         }
         let written = self.counts(words, vocabulary.len()).iter().sum();
-        let axes = cell.axes(&[("words", written), ("vocabulary", vocabulary.len())]);
-        Ok(Sample { id: cell.id(), axes, context, turns: vec![turn] })
+        let axes = [("words", written), ("vocabulary", vocabulary.len())];
+        Ok(cell.named(&axes, context, vec![turn]))
     }
 
     /// How often each rank comes among `words`, rounded down.
@@ -310,13 +288,7 @@ fn numbered(
 fn coded(count: usize, rng: &mut ChaCha8Rng) -> Vec<String> {
     let mut words = vec!["...".to_owned()];
     let mut taken = HashSet::new();
-    while words.len() < count {
-        let word: String =
-            (0..LETTERS).map(|_| char::from(b'a' + rng.random_range(0..26_u8))).collect();
-        if taken.insert(word.clone()) {
-            words.push(word);
-        }
-    }
+    words.extend((1..count).map(|_| untaken(&mut taken, || letters(rng, b'a', LETTERS))));
     words
 }
 

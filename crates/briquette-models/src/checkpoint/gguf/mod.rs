@@ -5,18 +5,6 @@
 //! it; the crates that only read the container leave the blocks to their caller or believe the
 //! counts that a file claims.
 
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::arithmetic_side_effects,
-        clippy::cast_possible_truncation,
-        clippy::cast_possible_wrap,
-        clippy::cast_sign_loss,
-        clippy::indexing_slicing,
-        clippy::string_slice
-    )
-)]
-
 #[allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -1,4 +1,4 @@
-use briquette::ops::{QuantizedParts, WeightFormat};
+use briquette_ops::{QuantizedParts, WeightFormat};
 use half::f16;
 
 use super::blocks::{Encoding, factors_of};
@@ -73,7 +73,7 @@ fn side(bytes: &[u8; 32], half: impl Fn(u8) -> u8) -> [u8; 16] {
 
 #[cfg(test)]
 mod tests {
-    use briquette::ops::QuantizedMatrix;
+    use briquette_ops::QuantizedMatrix;
     use safetensors::SafeTensors;
 
     use super::*;

@@ -4,7 +4,7 @@ use std::{
     io::{self, Read, Seek, SeekFrom},
 };
 
-use briquette::ops::QuantizedMatrix;
+use briquette_ops::QuantizedMatrix;
 use burn::tensor::Device;
 use burn_store::burn_pack::{Bytes, Error as PackError, Tensor};
 

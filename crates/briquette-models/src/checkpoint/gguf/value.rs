@@ -30,31 +30,19 @@ impl Value {
     }
 
     pub(crate) fn bool(&self) -> Option<bool> {
-        match self {
-            Self::Bool(truth) => Some(*truth),
-            _ => None,
-        }
+        if let Self::Bool(truth) = self { Some(*truth) } else { None }
     }
 
     pub(crate) fn text(&self) -> Option<&str> {
-        match self {
-            Self::Text(text) => Some(text),
-            _ => None,
-        }
+        if let Self::Text(text) = self { Some(text) } else { None }
     }
 
     pub(crate) fn texts(&self) -> Option<&[String]> {
-        match self {
-            Self::Texts(texts) => Some(texts),
-            _ => None,
-        }
+        if let Self::Texts(texts) = self { Some(texts) } else { None }
     }
 
     pub(crate) fn numbers(&self) -> Option<&[i64]> {
-        match self {
-            Self::Numbers(numbers) => Some(numbers),
-            _ => None,
-        }
+        if let Self::Numbers(numbers) = self { Some(numbers) } else { None }
     }
 
     /// The value as messages show it.

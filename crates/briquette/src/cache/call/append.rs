@@ -7,8 +7,11 @@ use super::{
 };
 use crate::{
     Result,
-    cache::{Entries, context::Context, progress::InputSpan},
-    ops::{ClusterTable, Selection, gather_positions, gather_rows, gather_scalars, select_entries},
+    cache::{context::Context, progress::InputSpan},
+    ops::{
+        ClusterTable, Clustering, Entries, Selection, gather_positions, gather_rows,
+        gather_scalars, select_entries,
+    },
     stage::statistics,
 };
 
@@ -100,10 +103,8 @@ fn padding_first(
         Selection::of_heads(&lists, heads, device).widened(columns)
     };
     let tokens = selection(held_before, before.columns());
-    let rows = before
-        .clustering
-        .as_ref()
-        .map(|clustering| selection(&clustering.row_counts(), before.keys.dims()[2]));
+    let rows = before.clustering.as_ref().map(Clustering::row_counts);
+    let rows = rows.map(|counts| selection(&counts, before.keys.dims()[2]));
     let all = before.followed_by(arriving);
     let Some(rows) = rows else { return Ok(select_entries(all, &tokens, ops)?) };
     let tokens = tokens.rounded();

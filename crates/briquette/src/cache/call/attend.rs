@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     Result,
-    cache::{Entries, context::Context, shared_attention::Asked},
-    ops::{AttentionOutput, ClusterTable, Ops, Visibility},
+    cache::{context::Context, shared_attention::Asked},
+    ops::{AttentionOutput, ClusterTable, Entries, Ops, Visibility},
     policy::PositionMode,
     position::{Encode, encode},
     store::{Store, StoreQuery, attend_entries},
@@ -51,9 +51,7 @@ pub(in crate::cache) fn attend(
         PositionMode::InCache => {
             let positions = CachePositions::new(context, input, all);
             let ranks = encode.as_ref().map(|keys| &keys.positions);
-            let positions = positions
-                .of_newest(ranks)
-                .unwrap_or_else(|| positions.of_new(&span.positions, &input.arrived));
+            let positions = positions.of_newest(ranks).unwrap_or_else(|| positions.of_new());
             let queries = queries.queries.clone();
             self::encode(encoding, queries, positions, input.end, config.ops.as_ref())?
         }

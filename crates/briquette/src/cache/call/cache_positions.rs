@@ -1,42 +1,29 @@
 //! Positions counted over the entries that a cache holds.
 
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 
 use super::{input::LayerInput, working_set::WorkingSet};
 use crate::{
     CacheShape, Result,
     cache::context::Context,
-    ops::{Ops, constant_ints, counting, offset_per_head},
+    ops::{constant_ints, counting, offset_per_head},
 };
 
 /// Positions of entries counted anew, as their ranks among the entries held.
 pub(super) struct CachePositions<'a> {
-    /// Tokens held per batch row and kv head, the new ones included, padding not counted.
-    held: &'a [usize],
-    shape: CacheShape,
+    context: Context<'a>,
+    input: &'a LayerInput,
     padded: bool,
     unordered: bool,
-    sinks: usize,
-    ops: &'a dyn Ops,
-    device: &'a Device,
 }
 
 impl<'a> CachePositions<'a> {
     pub(super) fn new(context: Context<'a>, input: &'a LayerInput, all: &WorkingSet) -> Self {
-        let Context { shape, device, policy, config, .. } = context;
-        Self {
-            held: &input.held,
-            shape,
-            padded: all.padded,
-            unordered: all.unordered,
-            sinks: policy.protect().sinks,
-            ops: config.ops.as_ref(),
-            device,
-        }
+        Self { context, input, padded: all.padded, unordered: all.unordered }
     }
 
     fn batch(&self) -> usize {
-        self.held.len() / self.shape.kv_heads
+        self.input.held.len() / self.context.shape.kv_heads
     }
 
     /// Returns the rank of each entry, `[batch, kv_heads or 1, entries]`; padding has the rank of
@@ -47,17 +34,18 @@ impl<'a> CachePositions<'a> {
     /// [`Error::Operation`](crate::Error::Operation) if ranks cannot be counted.
     pub(super) fn of_entries(&self, positions: &Tensor<3, Int>) -> Result<Tensor<3, Int>> {
         let columns = positions.dims()[2];
+        let Context { policy, config, device, .. } = self.context;
         if self.unordered {
-            return Ok(self.ops.ranks(positions.clone(), self.sinks)?);
+            return Ok(config.ops.ranks(positions.clone(), policy.protect().sinks)?);
         }
         if self.padded {
             let held = positions.clone().greater_equal_scalar(0);
             let ranks = held.int().cumsum(2);
             let all = ranks.clone().narrow(2, columns - 1, 1).expand(positions.dims());
-            let by: Vec<i64> = self.held.iter().map(|&held| held as i64 - 1).collect();
+            let by: Vec<i64> = self.input.held.iter().map(|&held| held as i64 - 1).collect();
             return Ok(offset_per_head(ranks - all, &by));
         }
-        let ranks = counting(0..columns, self.device).reshape([1, 1, columns]);
+        let ranks = counting(0..columns, device).reshape([1, 1, columns]);
         Ok(ranks.expand([self.batch(), 1, columns]))
     }
 
@@ -66,14 +54,15 @@ impl<'a> CachePositions<'a> {
     pub(super) fn of_newest(&self, ranks: Option<&Tensor<3, Int>>) -> Option<Tensor<3, Int>> {
         let ranks = ranks.filter(|_| self.unordered)?;
         let [batch, heads, columns] = ranks.dims();
-        let group = self.shape.group();
+        let group = self.context.shape.group();
         let newest = ranks.clone().narrow(2, columns - 1, 1).expand([batch, heads, group]);
         Some(newest.reshape([batch, heads * group, 1]))
     }
 
-    /// The ranks of the newest entries, −1 where `positions` is: `[batch, 1, new]`, or per query
-    /// head where heads hold different numbers of entries.
-    pub(super) fn of_new(&self, positions: &[i64], arrived: &[usize]) -> Tensor<3, Int> {
+    /// The ranks of the newest entries, −1 at padding: `[batch, 1, new]`, or per query head where
+    /// heads hold different numbers of entries.
+    pub(super) fn of_new(&self) -> Tensor<3, Int> {
+        let (positions, arrived) = (&self.input.span.positions, &self.input.arrived);
         let columns = positions.len() / self.batch();
         self.of_queries(|row, held| {
             let mut next = (held - arrived[row]) as i64;
@@ -95,21 +84,22 @@ impl<'a> CachePositions<'a> {
     }
 
     fn of_queries(&self, ranks: impl Fn(usize, usize) -> Vec<i64>) -> Tensor<3, Int> {
-        let CacheShape { kv_heads, query_heads, .. } = self.shape;
-        let even = self.held.chunks(kv_heads).all(|row| row.iter().all(|held| *held == row[0]));
+        let CacheShape { kv_heads, query_heads, .. } = self.context.shape;
+        let rows = self.input.held.chunks(kv_heads);
+        let even = rows.clone().all(|row| row.iter().all(|held| *held == row[0]));
         let mut all = Vec::new();
-        for (row, held) in self.held.chunks(kv_heads).enumerate() {
+        for (row, held) in rows.enumerate() {
             if even {
                 all.extend(ranks(row, held[0]));
             } else {
                 for &held in held {
                     let ranks = ranks(row, held);
-                    (0..self.shape.group()).for_each(|_| all.extend(&ranks));
+                    (0..self.context.shape.group()).for_each(|_| all.extend(&ranks));
                 }
             }
         }
         let heads = if even { 1 } else { query_heads };
         let columns = all.len() / (self.batch() * heads);
-        constant_ints("ranks", all, [self.batch(), heads, columns], self.device)
+        constant_ints("ranks", all, [self.batch(), heads, columns], self.context.device)
     }
 }

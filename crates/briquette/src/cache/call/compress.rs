@@ -6,11 +6,9 @@ use super::pages;
 use crate::{
     Error, LayerView, Policy, PrefillCompression, Result,
     allocate::Allocation,
-    cache::{Clustering, Entries, Statistic, progress::Phase},
+    cache::progress::Phase,
     columns::behind_zeros,
-    device::{Rows, buffer_bytes},
-    ops::counting,
-    policy::AppendOnly,
+    ops::{Clustering, Entries, Statistic, counting},
     reduce::Reduced,
     view::Measure,
 };
@@ -20,7 +18,6 @@ use crate::{
 pub(in crate::cache) struct CompressionDue {
     /// A prompt, or a chunk after which there is a compression, has arrived.
     pub(in crate::cache) prompt: bool,
-    /// The policy compresses now.
     pub(in crate::cache) compress: bool,
 }
 
@@ -60,12 +57,6 @@ pub(in crate::cache) struct Snapshot {
     pub(in crate::cache) budget: Vec<usize>,
 }
 
-impl Snapshot {
-    pub(in crate::cache) fn bytes(&self, rows: Rows) -> usize {
-        buffer_bytes(&self.scores, rows)
-    }
-}
-
 /// Result of [`compress`].
 #[derive(Default)]
 pub(in crate::cache) struct Findings {
@@ -73,7 +64,6 @@ pub(in crate::cache) struct Findings {
     pub(in crate::cache) reduced: Option<Reduced>,
     /// Entries that each head may keep, per batch row and kv head, if it is decided.
     pub(in crate::cache) share: Option<Vec<usize>>,
-    /// The numbers the allocator measured.
     pub(in crate::cache) measure: Option<Measure>,
     /// The snapshot for layers that are compressed together.
     pub(in crate::cache) snapshot: Option<Snapshot>,
@@ -111,7 +101,12 @@ pub(in crate::cache) fn compress(
         let scores = score(policy, &view)?;
         let view = LayerView { scores: Some(&scores), ..view };
         let keep = kept_per_head(policy, &view, allocator.allocate(&view)?, arrived)?;
-        let reduced = append_only(&view, append, new, &keep)?;
+        let reduced = pages::select(&view, append, new, &keep)?
+            .map(|selection| {
+                let entries = view.selected(&selection)?;
+                Ok::<_, Error>(Reduced::new(entries, selection.counts))
+            })
+            .transpose()?;
         return Ok(Findings { reduced, ..Findings::default() });
     }
     let known = allocator.reads_scores().then(|| score(policy, &view)).transpose()?;
@@ -208,7 +203,6 @@ pub(in crate::cache) fn score(policy: &Policy, view: &LayerView<'_>) -> Result<T
     Err(Error::Stage { stage: "scorer", name: scorer.name().to_owned(), reason })
 }
 
-/// The allocator's measure of the layer per batch row.
 fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Measure> {
     let allocator = policy.allocator();
     let of_rows = allocator.measure(view)?;
@@ -248,7 +242,7 @@ pub(in crate::cache) fn kept_per_head(
     };
     // A row that only received padding waits for its own tokens, as it would alone.
     if arrived.contains(&0) {
-        for (head, entries) in distinct(view.entries, view.held).into_iter().enumerate() {
+        for (head, entries) in distinct(view.entries, view.lengths).into_iter().enumerate() {
             if arrived[head / heads] == 0 {
                 kept[head] = entries.max(kept[head]);
             }
@@ -259,25 +253,12 @@ pub(in crate::cache) fn kept_per_head(
 
 /// Whether a head holds more entries than it may keep.
 pub(in crate::cache) fn exceeds(view: &LayerView<'_>, keep: &[usize]) -> bool {
-    distinct(view.entries, view.held).iter().zip(keep).any(|(held, keep)| held > keep)
+    distinct(view.entries, view.lengths).iter().zip(keep).any(|(held, keep)| held > keep)
 }
 
 /// Number of entries per head: tokens that share an entry count once.
 pub(in crate::cache) fn distinct(entries: &Entries, held: &[usize]) -> Vec<usize> {
     entries.clustering.as_ref().map_or_else(|| held.to_vec(), Clustering::row_counts)
-}
-
-/// Compresses a layer without rewriting entries; `None` if all entries stay. The last `new` entries
-/// of each head have come since the last compression.
-fn append_only(
-    view: &LayerView<'_>,
-    append: AppendOnly,
-    new: usize,
-    keep: &[usize],
-) -> Result<Option<Reduced>> {
-    let Some(selection) = pages::select(view, append, new, keep)? else { return Ok(None) };
-    let entries = view.selected(&selection)?;
-    Ok(Some(Reduced { entries, counts: selection.counts, state: None }))
 }
 
 /// Runs the reducer, which keeps `keep` entries per head, and checks the entries it returns.
@@ -290,14 +271,14 @@ pub(in crate::cache) fn reduce(
     let reduced = reducer.reduce(view, keep)?;
     let Reduced { entries, counts, .. } = &reduced;
     let widest = counts.iter().copied().max().unwrap_or(0);
-    let emptied = || counts.iter().zip(view.held).any(|(&left, &held)| left == 0 && held > 0);
+    let emptied = || counts.iter().zip(view.lengths).any(|(&left, &held)| left == 0 && held > 0);
     let columns = entries.columns();
     let fits = columns == widest || view.packs_heads && columns > widest;
-    if counts.len() != view.held.len() || emptied() || !fits {
+    if counts.len() != view.lengths.len() || emptied() || !fits {
         let reason = format!(
             "returned {columns} columns and counts {counts:?}, expected at least 1 for each of {} heads and as many \
              columns as the most",
-            view.held.len()
+            view.lengths.len()
         );
         return Err(Error::Stage { stage: "reducer", name: reducer.name().to_owned(), reason });
     }

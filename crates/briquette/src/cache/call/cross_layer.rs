@@ -25,7 +25,7 @@ fn compress_layers(
     let Some((snapshot, entries)) = &update.snapshot else { return Ok(Vec::new()) };
     let before = context.layer.checked_sub(1);
     let arrived =
-        |layer: usize| layers[layer].snapshot().is_some_and(|it| it.seen == snapshot.seen);
+        |layer: usize| layers[layer].snapshot.as_ref().is_some_and(|it| it.seen == snapshot.seen);
     if let Some(missing) = before.filter(|&before| !arrived(before)) {
         let allocator = context.policy.allocator().name().to_owned();
         return Err(Error::LayerOrder { layer: context.layer, missing, allocator });
@@ -36,8 +36,8 @@ fn compress_layers(
     }
     let measure = |layer: usize| match layer == context.layer {
         true => update.measure.clone(),
-        false if layer < context.layer && layers[layer].snapshot().is_some() => {
-            layers[layer].measure().cloned()
+        false if layer < context.layer && layers[layer].snapshot.is_some() => {
+            layers[layer].measure.clone()
         }
         false => None,
     };
@@ -45,14 +45,14 @@ fn compress_layers(
     let mut all = Vec::new();
     for (layer, cache) in layers.iter().enumerate().take(context.layer + 1) {
         let is_own = layer == context.layer;
-        let (snapshot, held) = match cache.snapshot() {
-            _ if is_own => (&**snapshot, &update.held[..]),
+        let (snapshot, held) = match &cache.snapshot {
+            _ if is_own => (snapshot, &update.held[..]),
             Some(snapshot) => (snapshot, cache.held()),
             None => continue,
         };
         let of_layer = Context { layer, measures: &measures, ..context };
         let view = |entries| LayerView {
-            state: cache.state(),
+            state: cache.state.as_deref(),
             ..of_layer.view(entries, held, &snapshot.seen, &snapshot.budget, true)
         };
         // What lies in lists is laid out only if some of it goes.
@@ -107,7 +107,7 @@ pub(in crate::cache) fn commit(
         layers[layer] = rebuilt;
     }
     if context.layer + 1 == context.shape.layers {
-        layers.iter_mut().for_each(LayerCache::forget_snapshot);
+        layers.iter_mut().for_each(|layer| layer.snapshot = None);
     }
     Ok(())
 }

@@ -13,12 +13,11 @@ use crate::{
     Error, LayerView, Policy, Result,
     budget::{Budget, Protect},
     cache::{
-        Entries,
         context::Context,
         growth::{Growth, GrowthStep},
         progress::Phase,
     },
-    ops::{EvictLimits, OpError},
+    ops::{Entries, EvictLimits, OpError},
     policy::PositionMode,
     store::{Eviction, Store},
 };
@@ -114,10 +113,10 @@ pub(in crate::cache) fn evicts_in_place(policy: &Policy) -> bool {
         // Tokens are in order; only the rows that they share are not.
         true => {
             policy.positions() != PositionMode::InCache
-                && !policy.scorer().reads_rows()
+                && !policy.scorer().depends_on().rows
                 && observes.window == 0
         }
-        false => policy.scorer().ignores_order() && observes.window <= 1 && observes.local == 0,
+        false => !policy.scorer().depends_on().order && observes.window <= 1 && observes.local == 0,
     };
     lies_in_any_order
         && schedule.decode_every == Some(1)
@@ -143,7 +142,7 @@ pub(in crate::cache) fn append_in_place(
     }
     guard.store.append(token, &input.arrived_by_head)?;
     let Context { policy, observes, .. } = context;
-    let reads_rows = policy.scorer().reads_rows()
+    let reads_rows = policy.scorer().depends_on().rows
         || observes.window > 0
         || policy.reducer().encodes_at_representative();
     let entries = match guard.store.in_place() {

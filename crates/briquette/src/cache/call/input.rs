@@ -5,12 +5,12 @@ use burn::tensor::{Device, Int, Tensor};
 use crate::{
     CacheConfig, CacheShape, Error, Policy, Result,
     cache::{
-        AttentionStatistics, Entries,
         config::is_cache_type,
         context::Context,
         progress::{InputSpan, Phase},
         queries::window::Queries,
     },
+    ops::{AttentionStatistics, Entries},
     policy::PositionMode,
     position::{PositionEncoding, encode, encode_both},
     store::Store,
@@ -93,10 +93,8 @@ pub(in crate::cache) fn place(
 
     let encoded = |x| encode(encoding, x, positions.clone(), end, config.ops.as_ref());
     let query_bytes = new.queries.dtype().size();
-    let plain = context
-        .observes
-        .holds_queries()
-        .then(|| Queries { queries: new.queries.clone(), positions: positions.clone() });
+    let plain = || Queries { queries: new.queries.clone(), positions: positions.clone() };
+    let plain = context.observes.holds_queries().then(plain);
     let (queries, keys) = match mode {
         PositionMode::InCache => (new.queries, new.keys),
         PositionMode::Deferred => (encoded(new.queries)?, new.keys),

@@ -9,7 +9,6 @@ use crate::{
 };
 
 /// Pages of the entries of a head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     /// The column of its first entry.
     first: usize,
@@ -19,28 +18,6 @@ struct Head {
     kept: usize,
     /// Entries behind the full pages, in a page that is not full.
     open: usize,
-}
-
-impl Head {
-    /// Creates a head of `held` entries in `columns` columns. Its last `new` entries are in no page
-    /// yet, and `appended` of them will be.
-    fn new(
-        (columns, held): (usize, usize),
-        (new, appended): (usize, usize),
-        (page, sinks): (usize, usize),
-        share: usize,
-    ) -> Self {
-        let old = held - new;
-        let pages = old / page;
-        let droppable = pages.saturating_sub(sinks.div_ceil(page));
-        let over = (old + appended).saturating_sub(share);
-        Self {
-            first: columns - held,
-            pages,
-            kept: pages - over.div_ceil(page).min(droppable),
-            open: old % page,
-        }
-    }
 }
 
 /// Returns the entries that stay; `None` if all do. The last `new` entries of each head have come
@@ -57,20 +34,24 @@ pub(in crate::cache) fn select(
     let scores = view.scores("append-only")?;
     let [_, _, columns] = scores.dims();
     // Every head has received as many tokens.
-    let new = view.held.iter().copied().min().unwrap_or(0).min(new);
+    let new = view.lengths.iter().copied().min().unwrap_or(0).min(new);
     let appended = keep.min(new);
+    // The last `new` entries are in no page yet, and `appended` of them will be.
     let of_head = |(&held, &share): (&usize, &usize)| {
-        Head::new((columns, held), (new, appended), (page, sinks), share)
+        let old = held - new;
+        let pages = old / page;
+        let droppable = pages.saturating_sub(sinks.div_ceil(page));
+        let over = (old + appended).saturating_sub(share);
+        let kept = pages - over.div_ceil(page).min(droppable);
+        Head { first: columns - held, pages, kept, open: old % page }
     };
-    let heads: Vec<Head> = view.held.iter().zip(shares).map(of_head).collect();
+    let heads: Vec<Head> = view.lengths.iter().zip(shares).map(of_head).collect();
     if appended == new && heads.iter().all(|head| head.kept == head.pages) {
         return Ok(None);
     }
 
-    let recent: Vec<usize> = shares
-        .iter()
-        .map(|&share| view.protect.recent.tokens(share, sinks).min(appended))
-        .collect();
+    let recent = |&share: &usize| view.protect.recent_tokens(share).min(appended);
+    let recent: Vec<usize> = shares.iter().map(recent).collect();
     let newest = best(
         view,
         &scores.clone().narrow(2, columns - new, new),
@@ -97,14 +78,12 @@ pub(in crate::cache) fn select(
     columns_of_parts.push(newest);
     let all = Tensor::cat(columns_of_parts, 2);
     // Fillers stand before what is kept of each part: of the whole they come first.
-    let lists: Vec<Vec<usize>> = heads
-        .iter()
-        .map(|head| {
-            let paged = wide - head.kept * page..wide;
-            let opened = wide + open - head.open..wide + open;
-            paged.chain(opened).chain(wide + open..wide + open + appended).collect()
-        })
-        .collect();
+    let kept = |head: &Head| {
+        let paged = wide - head.kept * page..wide;
+        let opened = wide + open - head.open..wide + open;
+        paged.chain(opened).chain(wide + open..wide + open + appended).collect()
+    };
+    let lists: Vec<Vec<usize>> = heads.iter().map(kept).collect();
     let joined = Selection::of_heads(&lists, view.shape.kv_heads, &all.device());
     if joined.is_full() && joined.width() == all.dims()[2] {
         return Ok(Some(Selection { indices: all, counts: joined.counts }));
@@ -123,10 +102,8 @@ fn of_pages(
 ) -> Result<Tensor<3, Int>> {
     let [batch, kv_heads, _] = scores.dims();
     // The full pages of every head end where those of the others do.
-    let from: Vec<i64> = heads
-        .iter()
-        .map(|head| (head.first + head.pages * page) as i64 - (most * page) as i64)
-        .collect();
+    let begins = |head: &Head| (head.first + head.pages * page) as i64 - (most * page) as i64;
+    let from: Vec<i64> = heads.iter().map(begins).collect();
     let paged: Tensor<4> =
         slice_per_head(scores.clone(), &from, most * page).reshape([batch, kv_heads, most, page]);
     let means: Tensor<3> = paged.mean_dim(3).squeeze_dim(3);

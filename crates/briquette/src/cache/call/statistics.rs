@@ -8,17 +8,16 @@ use super::{cache_positions::CachePositions, input::LayerInput, working_set::Wor
 use crate::{
     Result,
     cache::{
-        AttentionStatistics, Statistic,
         context::Context,
         progress::{InputSpan, Phase},
         queries::{chunk_sums::chunk_sums, window::QueryWindow},
     },
-    ops::{CountInput, Visibility, group_mean},
+    ops::{AttentionStatistics, CountInput, Statistic, Visibility, group_mean},
     policy::PositionMode,
     position::{Encode, encode},
     stage::ObservedHeads,
     store::Store,
-    view::{Encoded, HeldQueries, Known, Wanted, Window},
+    view::{Encoded, HeldQueries, Known, Moments, Window},
 };
 
 /// Whether the window is the only query of each row, so that its sums are the weights of the call.
@@ -145,7 +144,7 @@ pub(in crate::cache) fn count(
         return Ok(0);
     }
     if let Some(window) = window {
-        let last = window.moments(observes.local, &span.of_prompt, Wanted::default())?;
+        let last = window.moments(observes.local, &span.of_prompt, Moments::default())?;
         let past = match observes.heads {
             ObservedHeads::Kv => group_mean(last.sums.sums, shape.kv_heads),
             ObservedHeads::Query => last.sums.sums,

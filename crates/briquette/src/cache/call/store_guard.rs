@@ -1,11 +1,7 @@
 //! The store of a layer, taken out for one call.
 
 use super::working_set::{last_columns, longest};
-use crate::{
-    Result,
-    cache::context::Context,
-    store::{Store, StoreOptions},
-};
+use crate::{Result, cache::context::Context, store::Store};
 
 /// Lays the entries of a store out by position, without its free slots; returns whether it had any.
 /// `held` are the tokens of each head.
@@ -22,7 +18,6 @@ pub(in crate::cache) fn drop_free_slots(store: &mut dyn Store, held: &[usize]) -
 /// Store of a layer during a call; the layer gets it back as it was if the call fails.
 pub(in crate::cache) struct StoreGuard {
     pub(in crate::cache) store: Box<dyn Store>,
-    /// The store before it grew.
     pub(super) outgrown: Option<Box<dyn Store>>,
     /// The store before its entries were laid out by position.
     unordered: Option<Box<dyn Store>>,
@@ -39,19 +34,7 @@ impl StoreGuard {
         context: Context<'_>,
         batch: usize,
     ) -> Self {
-        let Context { layer, shape, policy, config, observes, device, rows, .. } = context;
-        let build = || {
-            policy.store().build(StoreOptions {
-                layer,
-                shape,
-                batch,
-                dtype: config.dtype,
-                observes,
-                device: device.clone(),
-                rows,
-                ops: config.ops.clone(),
-            })
-        };
+        let build = || context.policy.store().build(context.store_options(batch));
         let new = store.is_none();
         let store = store.unwrap_or_else(build);
         Self { columns: store.columns(), store, outgrown: None, unordered: None, new }

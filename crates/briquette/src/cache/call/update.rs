@@ -4,13 +4,12 @@ use burn::tensor::Tensor;
 
 use super::compress::Snapshot;
 use crate::{
-    cache::{AttentionStatistics, Entries},
+    ops::{AttentionStatistics, Entries},
     reduce::Reduced,
     store::Eviction,
     view::Measure,
 };
 
-/// Changes that a call makes to its layer.
 pub(in crate::cache) struct LayerUpdate {
     pub(in crate::cache) change: StoreChange,
     /// Tokens held per batch row and kv head, rows first, padding not counted.

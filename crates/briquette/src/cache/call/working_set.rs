@@ -7,7 +7,7 @@ use burn::tensor::{Int, Tensor};
 use super::{capacity::CapacityPlan, update::StoreChange};
 use crate::{
     Result,
-    cache::{AttentionStatistics, Entries},
+    ops::{AttentionStatistics, Entries},
     store::Store,
 };
 
@@ -21,9 +21,7 @@ pub(in crate::cache) struct WorkingSet {
     /// The position of each entry, `[batch, kv_heads, columns]`, read from the store when first
     /// needed.
     pub(super) positions: OnceCell<Tensor<3, Int>>,
-    /// Their statistics.
     pub(in crate::cache) statistics: AttentionStatistics,
-    /// The number of columns.
     pub(in crate::cache) columns: usize,
     /// Whether some columns may be padding.
     pub(in crate::cache) padded: bool,
@@ -72,12 +70,10 @@ impl WorkingSet {
         self.positions.get_or_init(|| store.positions()).clone()
     }
 
-    /// The entries, if they are beside the store.
     pub(in crate::cache) fn loose(&self) -> Option<&Entries> {
         self.entries.as_ref().filter(|_| self.beside_store)
     }
 
-    /// The change of the store if nothing is dropped.
     pub(in crate::cache) fn change(
         mut self,
         store: &dyn Store,

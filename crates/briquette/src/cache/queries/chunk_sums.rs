@@ -4,8 +4,8 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData, activation::softmax};
 
 use crate::{
     Result,
-    cache::{Entries, context::Context},
-    ops::{Selection, expand_clusters, gather_rows, precise_product, send},
+    cache::context::Context,
+    ops::{Entries, Selection, expand_clusters, gather_rows, precise_product, send},
     policy::PositionMode,
     position::encode,
     view::HeldQueries,
@@ -36,17 +36,13 @@ pub(in crate::cache) fn chunk_sums(
     let (ops, size, sinks) = (config.ops.as_ref(), observes.chunk, policy.protect().sinks);
     let entries = expand_clusters(entries.clone(), ops)?;
     let [batch, heads, columns] = entries.positions.dims();
-    let rows: Vec<Row> = queries
-        .positions
-        .iter()
-        .zip(seen)
-        .map(|(row, &end)| {
-            let columns: Vec<usize> = (0..row.len()).filter(|&column| row[column] >= 0).collect();
-            let start = (end - columns.len()).max(sinks).min(end);
-            let base = start - start.saturating_sub(sinks) % size;
-            Row { columns, start, base, end }
-        })
-        .collect();
+    let row = |(row, &end): (&Vec<i64>, &usize)| {
+        let columns: Vec<usize> = (0..row.len()).filter(|&column| row[column] >= 0).collect();
+        let start = (end - columns.len()).max(sinks).min(end);
+        let base = start - start.saturating_sub(sinks) % size;
+        Row { columns, start, base, end }
+    };
+    let rows: Vec<Row> = queries.positions.iter().zip(seen).map(row).collect();
     let chunks = rows.iter().map(|row| (row.end - row.base).div_ceil(size)).max().unwrap_or(0);
     if chunks == 0 {
         return Ok(None);
@@ -61,11 +57,8 @@ pub(in crate::cache) fn chunk_sums(
             for position in row.base + chunk * size..row.base + (chunk + 1) * size {
                 let there = (row.start..row.end).contains(&position);
                 let back = row.end.saturating_sub(position);
-                of_queries.push(if there {
-                    row.columns[row.columns.len() - back] as i64
-                } else {
-                    0
-                });
+                let column = || row.columns[row.columns.len() - back] as i64;
+                of_queries.push(if there { column() } else { 0 });
                 of_keys.push(if there { (columns - back) as i64 } else { 0 });
                 positions.push(if there { position as i64 } else { -1 });
             }

@@ -3,7 +3,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use super::window::Queries;
 use crate::{
     Result,
-    device::{Rows, buffer_bytes},
+    device::Rows,
     prefix::{Parts, PrefixError},
     view::HeldQueries,
 };
@@ -38,7 +38,6 @@ impl QueryLog {
         self.pieces.is_empty()
     }
 
-    /// Appends the newest queries.
     pub(in crate::cache) fn push(&mut self, new: Queries, positions: &[i64]) {
         self.pieces.push((new, positions.to_vec()));
     }
@@ -90,19 +89,12 @@ impl QueryLog {
         Ok(Self { pieces })
     }
 
-    /// Repeats its only row `rows` times.
     pub(in crate::cache) fn repeated(&self, rows: usize) -> Self {
-        let repeat = |(piece, positions): &(Queries, Vec<i64>)| {
-            let queries = Queries {
-                queries: piece.queries.clone().repeat_dim(0, rows),
-                positions: piece.positions.clone().repeat_dim(0, rows),
-            };
-            (queries, positions.repeat(rows))
-        };
-        Self { pieces: self.pieces.iter().map(repeat).collect() }
+        let pieces = self.pieces.iter();
+        let repeated = pieces.map(|(piece, at)| (piece.repeated(rows), at.repeat(rows)));
+        Self { pieces: repeated.collect() }
     }
 
-    /// Forgets all of them.
     pub(in crate::cache) fn clear(&mut self) {
         self.pieces.clear();
     }
@@ -122,9 +114,6 @@ impl QueryLog {
     }
 
     pub(in crate::cache) fn bytes(&self, rows: Rows) -> usize {
-        let of_piece = |(piece, _): &(Queries, Vec<i64>)| {
-            buffer_bytes(&piece.queries, rows) + buffer_bytes(&piece.positions, rows)
-        };
-        self.pieces.iter().map(of_piece).sum()
+        self.pieces.iter().map(|(piece, _)| piece.bytes(rows)).sum()
     }
 }

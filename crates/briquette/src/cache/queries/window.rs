@@ -50,6 +50,18 @@ impl Queries {
         means.reshape([batch, kv_heads, heads / kv_heads, head_dim]).mean_dim(2).squeeze_dim(2)
     }
 
+    pub(super) fn bytes(&self, rows: Rows) -> usize {
+        buffer_bytes(&self.queries, rows) + buffer_bytes(&self.positions, rows)
+    }
+
+    /// Repeats its only row `rows` times.
+    pub(super) fn repeated(&self, rows: usize) -> Self {
+        Self {
+            queries: self.queries.clone().repeat_dim(0, rows),
+            positions: self.positions.clone().repeat_dim(0, rows),
+        }
+    }
+
     fn len(&self) -> usize {
         self.positions.dims()[2]
     }
@@ -98,8 +110,7 @@ impl QueryWindow {
     }
 
     pub(crate) fn bytes(&self, rows: Rows) -> usize {
-        let Some(Ring { slots, .. }) = &self.ring else { return 0 };
-        buffer_bytes(&slots.queries, rows) + buffer_bytes(&slots.positions, rows)
+        self.ring.as_ref().map_or(0, |ring| ring.slots.bytes(rows))
     }
 
     /// The last queries in order, `new` the newest; the window itself is unchanged. `positions` are
@@ -118,7 +129,6 @@ impl QueryWindow {
         Queries::cat(pieces)
     }
 
-    /// The parts of a file.
     pub(crate) fn save(&self) -> Result<Parts> {
         let mut parts = Parts::default();
         let Some(Ring { slots, held, next, valid }) = &self.ring else { return Ok(parts) };
@@ -160,10 +170,7 @@ impl QueryWindow {
     /// Repeats its only row `rows` times.
     pub(crate) fn repeated(&self, rows: usize) -> Self {
         let repeat = |ring: &Ring| Ring {
-            slots: Queries {
-                queries: ring.slots.queries.clone().repeat_dim(0, rows),
-                positions: ring.slots.positions.clone().repeat_dim(0, rows),
-            },
+            slots: ring.slots.repeated(rows),
             valid: ring.valid.repeat(rows),
             ..*ring
         };
@@ -184,7 +191,6 @@ impl QueryWindow {
         self.ring = None;
     }
 
-    /// Adds the newest queries.
     pub(crate) fn push(&mut self, new: Queries, positions: &[i64]) {
         if self.size == 0 {
             return;
@@ -256,16 +262,14 @@ impl Ring {
         let [batch, heads, total, _] = joined.queries.dims();
         let columns = positions.len() / batch;
         let held = total - columns;
-        let rows: Vec<Vec<usize>> = positions
-            .chunks(columns)
-            .zip(&self.valid)
-            .map(|(new, valid)| {
-                let new = (0..columns).filter(|&column| new[column] >= 0);
-                let all: Vec<usize> =
-                    (held - valid..held).chain(new.map(|column| held + column)).collect();
-                all[all.len().saturating_sub(size)..].to_vec()
-            })
-            .collect();
+        let of_row = |(new, valid): (&[i64], &usize)| {
+            let new = (0..columns).filter(|&column| new[column] >= 0);
+            let all: Vec<usize> =
+                (held - valid..held).chain(new.map(|column| held + column)).collect();
+            all[all.len().saturating_sub(size)..].to_vec()
+        };
+        let rows: Vec<Vec<usize>> =
+            positions.chunks(columns).zip(&self.valid).map(of_row).collect();
         if rows.iter().all(Vec::is_empty) {
             // Padding alone so far: a column of it.
             return joined.narrow(total - 1, 1);

@@ -37,7 +37,8 @@ impl KvCache {
             let cache = &layers[layer];
             let seen = cache.progress().seen();
             let view = of_layer(layer).view(entries, cache.held(), seen, budget, true);
-            views.push(LayerView { given: given.get(layer), state: cache.state(), ..view });
+            let state = cache.state.as_deref();
+            views.push(LayerView { given: given.get(layer), state, ..view });
         }
         let scores: Vec<Tensor<3>> =
             views.iter().map(|view| score(policy, view)).collect::<Result<_>>()?;
@@ -54,7 +55,7 @@ impl KvCache {
             }
         }
         // Nothing fails from here on.
-        if let Some(rollback) = self.active_step.rollback() {
+        if let Some(rollback) = self.active_transaction.rollback() {
             rollback.remember_all(&self.layers);
         }
         for (layer, rebuilt) in all_rebuilt {

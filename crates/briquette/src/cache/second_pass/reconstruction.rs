@@ -8,11 +8,14 @@ use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData, activation:
 use crate::{
     Error, Result,
     cache::{
-        AttentionStatistics, Entries, KvCache,
+        KvCache,
         call::input::{Projections, check, check_encoding},
         layer::LayerCache,
     },
-    ops::{Selection, Visibility, gather_rows, group_mean, precise_product},
+    ops::{
+        AttentionStatistics, Entries, Selection, Visibility, gather_rows, group_mean,
+        precise_product,
+    },
     policy::PositionMode,
     position::{PositionEncoding, encode},
     stage::Repeat,
@@ -201,11 +204,8 @@ impl Reconstruction<'_> {
                 cache.refused(format!("was given {columns} columns that no part was begun for"))
             );
         };
-        match encoding.max_positions() {
-            Some(max) if part.end > max => {
-                return Err(Error::PositionOverflow { position: part.end - 1, max });
-            }
-            _ => {}
+        if let Some(max) = encoding.max_positions().filter(|&max| part.end > max) {
+            return Err(Error::PositionOverflow { position: part.end - 1, max });
         }
         let new = if part.padded { new.without_padding(&part.positions) } else { new };
         let ops = cache.config.ops.as_ref();
@@ -299,12 +299,8 @@ impl Reconstruction<'_> {
         let mut most: Option<Tensor<4>> = None;
         for start in (0..columns).step_by(block) {
             let rows = block.min(columns - start);
-            let asked = queries.clone().narrow(2, start, rows).reshape([
-                batch,
-                heads,
-                group * rows,
-                channels,
-            ]);
+            let dims = [batch, heads, group * rows, channels];
+            let asked = queries.clone().narrow(2, start, rows).reshape(dims);
             let dims = [batch, 1, rows, width];
             let positions = asked_at.clone().narrow(2, start, rows).expand(dims);
             let seen_at = seen_at.clone().expand(dims);

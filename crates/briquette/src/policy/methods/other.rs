@@ -29,10 +29,7 @@ impl Policy {
             .with_name("streaming-llm")
             .with_sinks(4)
             .with_positions(PositionMode::InCache)
-            .with_schedule(Schedule {
-                prefill: PrefillCompression::EveryChunk,
-                ..Schedule::always(1)
-            })
+            .with_schedule(Schedule::always(1).with_prefill(PrefillCompression::EveryChunk))
     }
 
     /// Random tokens, the same for the same seed (0 here).

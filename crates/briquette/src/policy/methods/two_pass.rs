@@ -16,10 +16,7 @@ impl Policy {
         Self::custom("kvzip", budget, KvZip::default())
             .with_sinks(4)
             .with_allocator(OneThreshold {})
-            .with_schedule(Schedule {
-                prefill: PrefillCompression::FirstPrompt,
-                ..Schedule::prefill_only()
-            })
+            .with_schedule(Schedule::prefill_only().with_prefill(PrefillCompression::FirstPrompt))
     }
 
     /// KVzip+ (Kim et al., 2025): KVzip, with each weight divided by the length of the query's

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result,
     ops::{Statistic, constant_floats},
-    score::{AttentionRequest, Scorer},
+    score::{AttentionRequest, Dependencies, Scorer},
 };
 
 /// Attention weight that a token has received from all queries since it was written, prompt and
@@ -29,6 +29,7 @@ pub struct AccumulatedAttention {
 /// Divisor of an accumulated weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Normalize {
     /// No division: the sum, as in H2O.
     #[default]
@@ -47,20 +48,8 @@ impl Scorer for AccumulatedAttention {
         AttentionRequest::column_sums()
     }
 
-    fn is_capturable(&self) -> bool {
-        true
-    }
-
-    fn reads_budget(&self) -> bool {
-        false
-    }
-
-    fn ignores_order(&self) -> bool {
-        true
-    }
-
-    fn reads_rows(&self) -> bool {
-        false
+    fn depends_on(&self) -> Dependencies {
+        Dependencies::none()
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::outside_window,
-    score::{AttentionRequest, Pool, Scorer, Wanted},
+    score::{AttentionRequest, Moments, Pool, Scorer},
 };
 
 /// Mean attention weight that a token receives from the last `window` queries, plus `gamma` times
@@ -64,7 +64,7 @@ impl Scorer for Cake {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let wanted = Wanted { variance: true, ..Wanted::default() };
+        let wanted = Moments { variance: true, ..Moments::default() };
         let moments = view.moments(self.window, wanted, self.name())?;
         let scores = match moments.variance() {
             Some(variance) => moments.own_mean() + variance * self.gamma,

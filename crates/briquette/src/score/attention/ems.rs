@@ -17,7 +17,7 @@ use crate::{
     LayerView, Result, check,
     ops::GlobalLocalInput,
     ops::Statistic,
-    score::{AttentionRequest, Pool, Scorer},
+    score::{AttentionRequest, Dependencies, Pool, Scorer},
     stage::is_default,
 };
 
@@ -49,6 +49,7 @@ pub struct Ems {
 /// Queries that count in a [`Ems`] score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum ScoreFrom {
     /// The larger of both: `s_Glo-Loc`.
     #[default]
@@ -94,16 +95,8 @@ impl Scorer for Ems {
         check::pool(self.pool)
     }
 
-    fn is_capturable(&self) -> bool {
-        true
-    }
-
-    fn reads_budget(&self) -> bool {
-        false
-    }
-
-    fn reads_rows(&self) -> bool {
-        false
+    fn depends_on(&self) -> Dependencies {
+        Dependencies { order: true, ..Dependencies::none() }
     }
 
     fn with_window(&self, window: usize) -> Option<Arc<dyn Scorer>> {

@@ -59,7 +59,7 @@ impl Scorer for Finch {
         for (index, factors) in factors.chunks_mut(queries).enumerate() {
             let own = own[index / query_heads];
             // The queries' own tokens are the last that are held.
-            let before = view.held[index / group].saturating_sub(own);
+            let before = view.lengths[index / group].saturating_sub(own);
             for (query, factor) in factors.iter_mut().rev().take(own).rev().enumerate() {
                 *factor = (before + query) as f32 / own as f32;
             }

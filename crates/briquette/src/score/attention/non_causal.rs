@@ -50,7 +50,7 @@ impl Scorer for NonCausal {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let received = view.group_mean(view.statistic(Statistic::Chunk, self.name())?.clone());
+        let received = view.group_mean(view.statistic(Statistic::Chunk, self.name())?);
         let scores = received * norm(view.values()?).squeeze_dim::<3>(3);
         Ok(self.pool.map_or(scores.clone(), |pool| pool.apply(scores)))
     }

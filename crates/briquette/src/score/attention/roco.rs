@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::{RobustInput, Statistic},
-    score::{AttentionRequest, Scorer},
+    score::{AttentionRequest, Dependencies, Scorer},
 };
 
 /// Mean attention weight that a token received from the queries that could see it; tokens with the
@@ -46,26 +46,14 @@ impl Scorer for RoCo {
         check::share("score.std-share", self.std_share)
     }
 
-    fn is_capturable(&self) -> bool {
-        true
-    }
-
-    fn ignores_order(&self) -> bool {
-        true
-    }
-
-    fn reads_rows(&self) -> bool {
-        false
+    fn depends_on(&self) -> Dependencies {
+        Dependencies { budget: true, ..Dependencies::none() }
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let share = |&budget: &usize| (budget as f64 * self.std_share) as usize;
-        let heads = view.shape.kv_heads;
-        let keep: Vec<usize> = view
-            .budget
-            .iter()
-            .flat_map(|budget| std::iter::repeat_n(share(budget), heads))
-            .collect();
+        let of_heads = |budget| std::iter::repeat_n(share(budget), view.shape.kv_heads);
+        let keep: Vec<usize> = view.budget.iter().flat_map(of_heads).collect();
         Ok(view.ops.robust_scores(RobustInput {
             sums: view.statistic(Statistic::Sums, self.name())?,
             squares: view.statistic(Statistic::Squares, self.name())?,

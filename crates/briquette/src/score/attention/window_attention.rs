@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::outside_window,
-    score::{AttentionRequest, Pool, RetrievalHeads, Scorer, Wanted},
+    score::{AttentionRequest, Dependencies, Moments, Pool, RetrievalHeads, Scorer},
 };
 
 /// Attention weight that a token receives from the last `window` queries, pooled along the tokens.
@@ -44,6 +44,7 @@ pub struct WindowAttention {
 /// Query heads over which the mean of a score is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum HeadMean {
     /// Query heads that share a kv head.
     #[default]
@@ -84,18 +85,11 @@ impl Scorer for WindowAttention {
         matches!(self.heads, HeadMean::Retrieval(_))
     }
 
-    fn is_capturable(&self) -> bool {
-        true
-    }
-
-    fn reads_budget(&self) -> bool {
-        false
-    }
-
     /// Only pooling looks at neighbours. Heads that share their scores evict the same tokens, so
     /// that they hold the same tokens in the same slots.
-    fn ignores_order(&self) -> bool {
-        self.pool.is_none() && !matches!(self.heads, HeadMean::Retrieval(_))
+    fn depends_on(&self) -> Dependencies {
+        let order = self.pool.is_some() || matches!(self.heads, HeadMean::Retrieval(_));
+        Dependencies { order, rows: true, ..Dependencies::none() }
     }
 
     fn with_window(&self, window: usize) -> Option<Arc<dyn Scorer>> {
@@ -107,7 +101,7 @@ impl Scorer for WindowAttention {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let scores = view.moments(self.window, Wanted::default(), self.name())?.own_mean();
+        let scores = view.moments(self.window, Moments::default(), self.name())?.own_mean();
         let scores = match self.pool {
             None => scores,
             Some(pool) => pool.apply(outside_window(scores, self.window)),

@@ -57,7 +57,7 @@ impl Scorer for Compactor {
         let leverage = normalized(self.leverage.score(view)?, mask.clone());
         let attention = normalized(self.attention.score(view)?, mask);
         let blend =
-            view.held.chunks(view.shape.kv_heads).zip(view.budget).map(|(held, &budget)| {
+            view.lengths.chunks(view.shape.kv_heads).zip(view.budget).map(|(held, &budget)| {
                 let held = held.iter().copied().max().unwrap_or(0).max(1);
                 let goes = 1.0 - (budget as f64 / held as f64).min(1.0);
                 self.blend.unwrap_or(goes) as f32

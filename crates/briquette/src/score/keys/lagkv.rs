@@ -62,14 +62,14 @@ impl Scorer for LagKv {
         // Entries of a head that a partition follows.
         let scored = |held: &usize| (behind(held) / lag).saturating_sub(1) * lag;
         let of_heads = |numbers: &dyn Fn(&usize) -> usize| {
-            per_head(dims, view.held.iter().map(numbers), view).expand(dims)
+            per_head(dims, view.lengths.iter().map(numbers), view).expand(dims)
         };
 
         let number = entries.numbers() - sinks as i64;
         let most = of_heads(&|held| behind(held).max(1)).float().cast(DType::F32);
         let late = number.clone().float().cast(DType::F32) / most;
         let late = late.mask_fill(number.clone().lower_scalar(0), 1.0);
-        let widest = view.held.iter().map(scored).max().unwrap_or(0);
+        let widest = view.lengths.iter().map(scored).max().unwrap_or(0);
         if widest == 0 {
             return Ok(late);
         }
@@ -91,14 +91,8 @@ fn spread(x: Tensor<4>, lag: usize) -> Tensor<4> {
     let [batch, heads, tokens, channels] = x.dims();
     let partitions = tokens / lag - 1;
     let x = x.cast(DType::F32);
-    let part = |from: usize| {
-        x.clone().narrow(2, from, partitions * lag).reshape([
-            batch * heads,
-            partitions,
-            lag,
-            channels,
-        ])
-    };
+    let dims = [batch * heads, partitions, lag, channels];
+    let part = |from: usize| x.clone().narrow(2, from, partitions * lag).reshape(dims);
     let next = part(lag);
     let (least, most) = (next.clone().min_dim(2), next.max_dim(2));
     let range = most - least.clone();

@@ -12,7 +12,10 @@
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::{LayerView, Result, score::Scorer};
+use crate::{
+    LayerView, Result,
+    score::{Dependencies, Scorer},
+};
 
 /// Position of a token: the later it was written, the higher its score. With sinks protected this
 /// is StreamingLLM (Xiao et al., 2023), without them a local window.
@@ -25,20 +28,8 @@ impl Scorer for Recency {
         "recency"
     }
 
-    fn is_capturable(&self) -> bool {
-        true
-    }
-
-    fn reads_budget(&self) -> bool {
-        false
-    }
-
-    fn ignores_order(&self) -> bool {
-        true
-    }
-
-    fn reads_rows(&self) -> bool {
-        false
+    fn depends_on(&self) -> Dependencies {
+        Dependencies::none()
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {

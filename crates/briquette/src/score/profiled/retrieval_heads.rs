@@ -21,6 +21,7 @@ pub struct RetrievalHeads {
 /// Number of heads that are picked per layer, the highest scores first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Pick {
     /// A fixed number; all heads if the layer has fewer.
     Top(usize),

@@ -23,7 +23,7 @@ pub(crate) fn best(
     }
     let selection = view.ops.select(SelectInput {
         scores,
-        lengths: view.held,
+        lengths: view.lengths,
         keep,
         sinks,
         recent,

@@ -19,7 +19,7 @@ pub(crate) struct FromFirst<'a> {
 impl<'a> FromFirst<'a> {
     pub(crate) fn of(view: &LayerView<'a>) -> Self {
         let dims = view.positions().dims();
-        let held = view.held;
+        let held = view.lengths;
         let first = per_head(dims, held.iter().map(|held| dims[2] - held), view);
         Self { held, dims, first }
     }
@@ -71,7 +71,7 @@ pub(crate) fn per_head(
 pub(crate) fn at_entries(view: &LayerView<'_>, x: Tensor<4>) -> Tensor<4> {
     let x = x.cast(DType::F32);
     let columns = x.dims()[2];
-    if view.held.iter().all(|&held| held == columns) {
+    if view.lengths.iter().all(|&held| held == columns) {
         return x;
     }
     let padding = view.positions().clone().lower_scalar(0).unsqueeze_dim::<4>(3);

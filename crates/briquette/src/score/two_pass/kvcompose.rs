@@ -22,7 +22,7 @@ use crate::{
 /// over the query heads that share its kv head, plus the mean over the layer. KVCompose (Akulov et
 /// al., 2025, [arXiv 2509.05165](https://arxiv.org/abs/2509.05165)).
 ///
-/// The model runs a second time, on a [`Reconstruction`](crate::cache::Reconstruction): the prompt
+/// The model runs a second time, on a [`Reconstruction`](crate::Reconstruction): the prompt
 /// follows itself, with nothing in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

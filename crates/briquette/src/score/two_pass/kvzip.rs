@@ -22,7 +22,7 @@ use crate::{
 /// the query heads that share its kv head: KVzip (Kim et al., 2025, [arXiv
 /// 2505.23416](https://arxiv.org/abs/2505.23416)).
 ///
-/// The model runs a second time, on a [`Reconstruction`](crate::cache::Reconstruction).
+/// The model runs a second time, on a [`Reconstruction`](crate::Reconstruction).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KvZip {

@@ -64,17 +64,16 @@ impl Scorer for BlockWise {
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let dims = view.positions().dims();
         let [_, heads, columns] = dims;
-        let keep: Vec<usize> = (0..view.held.len()).map(|head| view.budget[head / heads]).collect();
+        let keep: Vec<usize> =
+            (0..view.lengths.len()).map(|head| view.budget[head / heads]).collect();
         // Columns that are left of each head, and how many entries have had their turn.
-        let mut left: Vec<Vec<usize>> = view
-            .held
-            .iter()
-            .zip(&keep)
-            .map(|(&held, &keep)| (columns - held..columns - held + keep.min(held)).collect())
-            .collect();
+        let first = |(&held, &keep): (&usize, &usize)| {
+            (columns - held..columns - held + keep.min(held)).collect()
+        };
+        let mut left: Vec<Vec<usize>> = view.lengths.iter().zip(&keep).map(first).collect();
         let mut turns: Vec<usize> = left.iter().map(Vec::len).collect();
-        while turns.iter().zip(view.held).any(|(turn, held)| turn < held) {
-            for ((left, turn), &held) in left.iter_mut().zip(&mut turns).zip(view.held) {
+        while turns.iter().zip(view.lengths).any(|(turn, held)| turn < held) {
+            for ((left, turn), &held) in left.iter_mut().zip(&mut turns).zip(view.lengths) {
                 let next = held.min(turn.saturating_add(self.length));
                 left.extend(columns - held + *turn..columns - held + next);
                 *turn = next;
@@ -97,7 +96,7 @@ impl BlockWise {
         let selection = Selection::of_heads(left, heads, &view.positions().device());
         let entries = view.selected(&selection)?;
         let held: Vec<usize> = left.iter().map(Vec::len).collect();
-        let part = LayerView { entries: &entries, held: &held, window: None, ..*view };
+        let part = LayerView { entries: &entries, lengths: &held, window: None, ..*view };
         let scores = self.of.score(&part)?.cast(DType::F32);
         let none = vec![0; held.len()];
         let chosen = view.ops.select(SelectInput {

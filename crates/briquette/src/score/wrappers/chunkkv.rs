@@ -69,7 +69,7 @@ impl Scorer for ChunkKv {
         let chunks = [batch, heads, width / self.length, self.length];
         let recent = |head: usize| view.protect.recent_tokens(view.budget[head / heads]);
         let ends =
-            view.held.iter().enumerate().map(|(head, held)| held.saturating_sub(recent(head)));
+            view.lengths.iter().enumerate().map(|(head, held)| held.saturating_sub(recent(head)));
         let dims = [batch, heads, width];
         let number = iota(dims, &scores.device());
         let there = number.clone().lower(per_head(dims, ends, view).expand(dims));

@@ -73,10 +73,8 @@ impl Scorer for CriticalKv {
         let scores = self.of.score(view)?.cast(DType::F32);
         let heads = view.shape.kv_heads;
         let of_heads = |of_row: &dyn Fn(usize) -> usize| -> Vec<usize> {
-            view.budget
-                .iter()
-                .flat_map(|&budget| std::iter::repeat_n(of_row(budget), heads))
-                .collect()
+            let of_row = |&budget: &usize| std::iter::repeat_n(of_row(budget), heads);
+            view.budget.iter().flat_map(of_row).collect()
         };
         let keep = of_heads(&|budget| (budget as f64 * self.first) as usize);
         let recent = of_heads(&|budget| view.protect.recent_tokens(budget));

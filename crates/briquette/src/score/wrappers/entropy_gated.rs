@@ -75,8 +75,8 @@ impl Scorer for EntropyGated {
         let mut places = vec![0.0_f32; scores.len()];
         // Heads of a row that hold the same tokens are one.
         let together = if view.heads_differ { 1 } else { heads };
-        for first in (0..view.held.len()).step_by(together) {
-            let held = view.held[first];
+        for first in (0..view.lengths.len()).step_by(together) {
+            let held = view.lengths[first];
             let recent = view.protect.recent_tokens(view.budget[first / heads]);
             let own: Vec<&[f32]> = scores[first * columns..]
                 .chunks(columns)
@@ -147,7 +147,6 @@ fn entropy(scores: &[f64]) -> f64 {
     (entropy / (scores.len() as f64).ln()).clamp(0.0, 1.0)
 }
 
-/// Lower median.
 fn lower_median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut all: Vec<f64> = numbers.collect();
     all.sort_by(f64::total_cmp);

@@ -2,19 +2,23 @@
 //! which heads hold different numbers, empty ones among them: sizes that cross a chunk, a cube's
 //! share and a block of weights.
 
-use briquette::ops::{
-    AttentionOps, DecodeInput, DecodeOutput, DenseKv, KvLayout, OpError, RaggedKv, Tail, Visibility,
-};
+use briquette::ops::Visibility;
 use briquette_kernels::{decode, supports};
+use briquette_ops::{AttentionOps, DecodeInput, DecodeOutput, DenseKv, KvLayout, RaggedKv, Tail};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
     reference::attention::{weighted_mean, weights},
+    session::tolerance,
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor};
 
-use crate::common::{
-    all_backends, answer, close_rows, integers, kernel_backends, wrong_shape, wrong_value,
+use crate::{
+    attention::by_position,
+    common::{
+        RefusedBy, all_backends, answer, close, each_case, extend_behind, integers,
+        kernel_backends, numbers, offsets, poison, poison_as, rows, turned,
+    },
 };
 
 const SCALE: f64 = 0.3;
@@ -72,16 +76,9 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Rows of `head_dim` numbers.
-fn numbers(x: &Tensor<4>) -> Vec<Vec<f64>> {
-    let head_dim = x.dims()[3];
-    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
-    x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
-}
-
 /// Results in f64.
 struct Expected {
-    output: Vec<Vec<f64>>,
+    output: Vec<f64>,
     weights: Vec<f64>,
 }
 
@@ -123,9 +120,9 @@ impl Case {
     fn expected(&self, tensors: &Tensors) -> Expected {
         let Self { query_heads, kv_heads, head_dim, new, entries, capacity, .. } = *self;
         let group = query_heads / kv_heads;
-        let queries = numbers(&tensors.queries);
-        let [list_keys, list_values] = [0, 1].map(|part| numbers(&tensors.list[part]));
-        let [keys, values] = [0, 1].map(|part| numbers(&tensors.buffers[part]));
+        let queries = rows(&tensors.queries);
+        let [list_keys, list_values] = tensors.list.each_ref().map(rows);
+        let [keys, values] = tensors.buffers.each_ref().map(rows);
         let mut expected = Expected {
             output: Vec::new(),
             weights: vec![0.0; queries.len() * (self.width() + entries)],
@@ -138,7 +135,7 @@ impl Case {
             let padding = self.padding.as_ref().map_or(0, |padding| padding[batch]);
             let seen = padding..(entries + row + 1 - new).min(entries);
             if listed == 0 && (seen.is_empty() || padding > entries - new + row) {
-                expected.output.push(vec![0.0; head_dim]);
+                expected.output.extend(std::iter::repeat_n(0.0, head_dim));
                 continue;
             }
             let held: Vec<usize> = (0..listed).filter(|&slot| !self.is_free(slot)).collect();
@@ -157,7 +154,7 @@ impl Case {
             for (column, weight) in of_list.chain(of_buffers) {
                 expected.weights[first + column] = *weight;
             }
-            expected.output.push(weighted_mean(&weights, &all(&list_values, &values)));
+            expected.output.extend(weighted_mean(&weights, &all(&list_values, &values)));
         }
         expected
     }
@@ -167,38 +164,22 @@ impl Case {
         let Self { batch, kv_heads, new, entries, .. } = *self;
         let Some(padding) = &self.padding else { return Visibility::Causal };
         // What is left after an eviction has gaps; one column too many is what a buffer has.
-        let of_rows = |columns: std::ops::Range<usize>, heads: usize| -> Tensor<3, Int> {
-            let count = columns.len();
-            let all: Vec<i64> =
-                (0..batch * heads)
-                    .flat_map(|head| {
-                        let padding = padding[head / heads];
-                        columns.clone().map(move |column| {
-                            if column < padding { -1 } else { 3 * column as i64 + 1 }
-                        })
-                    })
-                    .collect();
-            Tensor::from_data(TensorData::new(all, [batch, heads, count]), device)
+        let position = |row: usize, column: usize| match column < padding[row] {
+            true => -1,
+            false => 3 * column as i64 + 1,
         };
-        Visibility::Positions {
-            queries: of_rows(entries - new..entries, 1),
-            entries: of_rows(0..columns, kv_heads),
-        }
+        by_position([batch, kv_heads], entries - new..entries, columns, position, device)
     }
 
     /// Positions of the list's columns, which lie in no order.
     fn positions_of_list(&self, list: &[usize], device: &Device) -> Tensor<3, Int> {
         let width = self.width();
-        let of_head = |&listed: &usize| {
-            let padding = width - listed;
-            (0..width).map(move |column| match column.checked_sub(padding) {
-                Some(slot) if !self.is_free(slot) => (7 * slot % 5) as i64,
-                _ => -1,
-            })
-        };
-        let all: Vec<i64> = list.iter().flat_map(of_head).collect();
-        let dims = [self.batch, self.kv_heads, width];
-        Tensor::from_data(TensorData::new(all, dims), device)
+        let mut all: Vec<i64> = Vec::new();
+        for &listed in list {
+            let position = |slot| if self.is_free(slot) { -1 } else { (7 * slot % 5) as i64 };
+            extend_behind(&mut all, width - listed, -1, (0..listed).map(position));
+        }
+        integers(&all, [self.batch, self.kv_heads, width], device)
     }
 
     fn input(&self, tensors: &Tensors, device: &Device) -> DecodeInput {
@@ -209,14 +190,6 @@ impl Case {
         let rows = self.rows_of_list().max(1);
         let flat = |x: &Tensor<4>| to(x).reshape([rows, head_dim]);
         let wide = Tensor::cat(vec![flat(&tensors.list[1]), flat(&tensors.list[0])], 1);
-        let offsets = |list: &Vec<usize>| {
-            let mut offsets = vec![0_i64];
-            offsets.extend(list.iter().scan(0, |end, &length| {
-                *end += length as i64;
-                Some(*end)
-            }));
-            Tensor::from_data(TensorData::new(offsets, [list.len() + 1]), device)
-        };
         let (keys, values) = (to(&tensors.buffers[0]), to(&tensors.buffers[1]));
         let entries = self.entries;
         let kv = match &self.list {
@@ -230,7 +203,7 @@ impl Case {
             Some(list) => KvLayout::Ragged(RaggedKv {
                 keys: flat(&tensors.list[0]),
                 values: wide.narrow(1, 0, head_dim),
-                offsets: offsets(list),
+                offsets: integers(&offsets(list), [list.len() + 1], device),
                 width: self.width(),
                 positions: (self.free > 0).then(|| self.positions_of_list(list, device)),
                 tail: Tail { keys, values, entries },
@@ -238,7 +211,7 @@ impl Case {
             }),
         };
         DecodeInput {
-            queries: to(&tensors.queries).swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3),
+            queries: turned(&to(&tensors.queries), 1, 3),
             kv,
             scale: SCALE,
             weights: true,
@@ -251,12 +224,9 @@ impl Case {
         let tensors = self.tensors(dtype);
         let expected = self.expected(&tensors);
         let input = self.input(&tensors, device);
-        let poison =
-            Tensor::<4>::full([batch, query_heads, new, head_dim], f32::NAN, (device, dtype));
-        drop(poison.clone().add_scalar(1.0));
-        drop(poison);
+        poison_as(dtype, device, &[expected.output.len()]);
         let columns = self.width() + entries;
-        crate::common::poison(device, &[batch * query_heads * new * columns]);
+        poison(device, &[batch * query_heads * new * columns]);
         let decode = |input: &DecodeInput| {
             answer(backend, "decode_attention", |kernels| kernels.decode(input))
         };
@@ -270,29 +240,16 @@ impl Case {
         assert_eq!(output.dtype(), dtype);
         let without = decode(&DecodeInput { weights: false, ..input.clone() }).unwrap();
         assert!(without.weights.is_none());
-        assert_eq!(
-            output.to_data(),
-            without.output.to_data(),
-            "weights change nothing, twice the same"
-        );
+        let same = output.to_data() == without.output.to_data();
+        assert!(same, "weights change nothing, twice the same");
 
-        close_rows(&numbers(&output), &expected.output, dtype, self);
+        close(&numbers(output), &expected.output, dtype, tolerance(dtype));
         self.check_counted(dtype, &input, &expected, backend);
         let weights = weights.unwrap();
         assert_eq!(weights.dims(), [batch, query_heads, new, columns]);
-        let weights = weights.try_into_vec_as::<f32>().unwrap();
-        for (place, (found, expected)) in weights.iter().zip(&expected.weights).enumerate() {
-            let off = (f64::from(*found) - expected).abs();
-            let most = 1e-4 * (1.0 + expected.abs());
-            assert!(
-                off <= most,
-                "weights: {found}, expected {expected}, at {place}, {dtype:?}, {self:?}"
-            );
-        }
+        close(&numbers(weights), &expected.weights, DType::F32, 1e-4);
     }
-}
 
-impl Case {
     /// The same where only the device knows how many entries there are, or follow a list.
     fn check_counted(
         &self,
@@ -304,7 +261,8 @@ impl Case {
         if self.free > 0 || self.new > 1 {
             return;
         }
-        let counts = integers(&vec![self.entries; self.batch * self.kv_heads], &backend.device);
+        let counts = vec![self.entries; self.batch * self.kv_heads];
+        let counts = integers(&counts, [counts.len()], &backend.device);
         let kv = match input.kv.clone() {
             KvLayout::Dense(kv) => {
                 let visibility = self.visibility(self.capacity, &backend.device);
@@ -319,7 +277,7 @@ impl Case {
         };
         let input = DecodeInput { kv, weights: false, ..input.clone() };
         let found = answer(backend, "decode_attention", |kernels| kernels.decode(&input)).unwrap();
-        close_rows(&numbers(&found.output), &expected.output, dtype, self);
+        close(&numbers(found.output), &expected.output, dtype, tolerance(dtype));
         let error = decode(&DecodeInput { weights: true, ..input }).unwrap_err();
         assert!(error.to_string().contains("weights are wanted"), "{error}");
     }
@@ -327,14 +285,7 @@ impl Case {
 
 #[test]
 fn decode_of_cases() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            for case in backend.some(cases(), dtype) {
-                println!("{}, {dtype:?}, {case:?}", backend.name);
-                case.check(dtype, &backend);
-            }
-        }
-    }
+    each_case(all_backends(), &cases(), |backend, dtype, case| case.check(dtype, backend));
 }
 
 /// A call over buffers, and those buffers.
@@ -346,47 +297,30 @@ fn dense(case: &Case, device: &Device) -> (DecodeInput, DenseKv) {
 
 #[test]
 fn decode_calls_that_do_not_fit_are_refused() {
-    let operation = "decode_attention";
+    let by = RefusedBy("decode_attention");
     let (on_host, _) = dense(&cases()[3], &host());
-    assert_eq!(decode(&on_host).unwrap_err(), OpError::Device { operation });
+    assert_eq!(decode(&on_host).unwrap_err(), by.device());
     for backend in kernel_backends() {
         let (input, kv) = dense(&cases()[3], &backend.device);
         let refuse = |kv: DenseKv| {
             decode(&DecodeInput { kv: KvLayout::Dense(kv), ..input.clone() }).unwrap_err()
         };
-        assert_eq!(
-            refuse(DenseKv { entries: 257, ..kv.clone() }),
-            wrong_value(operation, "entries", 257, "at most 256, the capacity")
-        );
-        assert_eq!(
-            refuse(DenseKv { entries: 2, ..kv.clone() }),
-            wrong_value(operation, "the number of queries", 3, "1 to 2, the entries")
-        );
+        let expected = by.value("entries", 257, "at most 256, the capacity");
+        assert_eq!(refuse(DenseKv { entries: 257, ..kv.clone() }), expected);
+        let expected = by.value("the number of queries", 3, "1 to 2, the entries");
+        assert_eq!(refuse(DenseKv { entries: 2, ..kv.clone() }), expected);
         let values = kv.values.clone().narrow(3, 0, 32);
-        assert_eq!(
-            refuse(DenseKv { values, ..kv.clone() }),
-            wrong_shape(operation, "values", &[1, 2, 256, 32], &[1, 2, 256, 64])
-        );
+        let expected = by.shape("values", &[1, 2, 256, 32], &[1, 2, 256, 64]);
+        assert_eq!(refuse(DenseKv { values, ..kv.clone() }), expected);
         if backend.device.supports_dtype(DType::F16) {
             let values = kv.values.clone().cast(DType::F16);
-            assert_eq!(
-                refuse(DenseKv { values, ..kv }),
-                OpError::DataType {
-                    operation,
-                    tensor: "values",
-                    found: DType::F16,
-                    expected: DType::F32,
-                }
-            );
+            assert_eq!(refuse(DenseKv { values, ..kv }), by.half("values"));
         }
         // A ragged layout takes one query a head.
         let ragged = &cases()[8];
         let mut input = ragged.input(&ragged.tensors(DType::F32), &backend.device);
         input.queries = Tensor::cat(vec![input.queries.clone(), input.queries], 2);
-        let expected = "1 where heads are ragged";
-        assert_eq!(
-            decode(&input).unwrap_err(),
-            wrong_value(operation, "the number of queries", 2, expected)
-        );
+        let expected = by.value("the number of queries", 2, "1 where heads are ragged");
+        assert_eq!(decode(&input).unwrap_err(), expected);
     }
 }

@@ -1,25 +1,20 @@
 //! Every number of bits and FP8, groups of few and of many tokens, heads with different numbers of
 //! pages and of tokens behind them, sizes that cross a tile and a split.
 
-use briquette::ops::{
-    AttentionOps, DecodeInput, DecodeOutput, KvLayout, OpError, PackedGroups, PackedNumbers,
-    PackedVectors, QuantizedKv, Tail,
-};
+use briquette::ops::{OpError, PackedNumbers};
 use briquette_kernels::decode;
+use briquette_ops::{DecodeInput, KvLayout, PackedGroups, PackedVectors, QuantizedKv, Tail};
 use briquette_tests::{
-    backends::{Backend, host},
+    backends::host,
     inputs::{Noise, round},
     reference::attention::{weighted_mean, weights},
-    session::tolerance,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{
-    all_backends, answer, close, integers, kernel_backends, numbers, poison, rows, wrong_shape,
-    wrong_value,
-};
+use super::{Case as _, Drawn, attention_elsewhere, attention_of_cases};
+use crate::common::{RefusedBy, floats, integers, kernel_backends, offsets, rows, turned};
 
 const SCALE: f64 = 0.3;
 
@@ -32,6 +27,7 @@ enum Format {
 
 use Format::{Fp8, Levels};
 
+#[derive(Debug)]
 struct Case {
     batch: usize,
     query_heads: usize,
@@ -82,11 +78,11 @@ fn cases() -> Vec<Case> {
 /// Numbers of pages, `[pages][rows][numbers]`.
 type Numbers = Vec<Vec<Vec<f64>>>;
 
-struct Drawn {
-    queries: Tensor<4>,
-    kv: QuantizedKv,
-    output: Vec<f64>,
-    weights: Vec<f64>,
+/// Words of so many rows on a device.
+fn word_tensor(packed: Vec<u32>, rows: usize, device: &Device) -> Tensor<2, Int> {
+    let width = packed.len() / rows;
+    let packed: Vec<i32> = packed.into_iter().map(|word| word as i32).collect();
+    Tensor::from_data(TensorData::new(packed, [rows, width]), (device, DType::I32))
 }
 
 fn pack(
@@ -119,19 +115,12 @@ fn pack(
         }
         all.push(of_page);
     }
-    let packed: Vec<i32> = packed.into_iter().map(|word| word as i32).collect();
     let float = |numbers: &[f64]| {
         let numbers: Vec<f32> = numbers.iter().map(|&x| x as f32).collect();
-        let data = TensorData::new(numbers, [pages, rows * groups]);
-        Tensor::<2>::from_data(data, (device, DType::F32)).cast(dtype)
+        floats(&numbers, [pages, rows * groups], device).cast(dtype)
     };
-    let words = TensorData::new(packed, [pages, rows * words]);
-    let input = PackedGroups {
-        words: Tensor::from_data(words, (device, DType::I32)),
-        scale: float(&scale),
-        min: float(&min),
-    };
-    (input, all)
+    let words = word_tensor(packed, pages, device);
+    (PackedGroups { words, scale: float(&scale), min: float(&min) }, all)
 }
 
 /// The number of an E4M3 byte, as the paper defines it.
@@ -167,22 +156,27 @@ fn pack_fp8(
     };
     let page = |page| (page * tokens..(page + 1) * tokens).map(&mut vector).collect();
     let numbers = (0..pages).map(page).collect();
-    let packed: Vec<i32> = packed.into_iter().map(|word| word as i32).collect();
-    let packed = TensorData::new(packed, [pages, tokens * words]);
-    let scales = TensorData::new(scales, [pages, tokens]);
-    let vectors = PackedVectors {
-        words: Tensor::from_data(packed, (device, DType::I32)),
-        scale: Tensor::<2>::from_data(scales, (device, DType::F32)).cast(dtype),
-    };
-    (vectors, numbers)
+    let scale = floats(&scales, [pages, tokens], device).cast(dtype);
+    (PackedVectors { words: word_tensor(packed, pages, device), scale }, numbers)
 }
 
 /// Rows as columns.
-fn turned(page: &[Vec<f64>]) -> Vec<Vec<f64>> {
+fn columns_of(page: &[Vec<f64>]) -> Vec<Vec<f64>> {
     (0..page[0].len()).map(|at| page.iter().map(|row| row[at]).collect()).collect()
 }
 
-impl Case {
+impl super::Case for Case {
+    const OPERATION: &'static str = "quantized_attention";
+
+    fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// FP8 is held as it is.
+    fn is_rounded(&self) -> bool {
+        self.format != Fp8
+    }
+
     fn draw(&self, dtype: DType, device: &Device) -> Drawn {
         let Self { batch, query_heads, kv_heads, head_dim, format, group, tail, capacity, .. } =
             *self;
@@ -193,7 +187,9 @@ impl Case {
         let queries = random([batch, query_heads, 1, head_dim]);
         let [tail_keys, tail_values] =
             [(); 2].map(|()| random([batch, kv_heads, capacity, head_dim]));
-        let used: usize = self.heads.iter().map(|(pages, _)| pages).sum();
+        let (of_heads, own): (Vec<usize>, Vec<usize>) = self.heads.iter().copied().unzip();
+        let first_pages = offsets(&of_heads);
+        let used: usize = of_heads.iter().sum();
         // Pages of nobody lie between those of others, in no order.
         let pages = used + 2;
         let (packed, keys, values) = match format {
@@ -203,7 +199,7 @@ impl Case {
                 let values = [pages, group, head_dim, groups];
                 let (values, numbers) = pack(&mut rng, values, bits, dtype, device);
                 let packed = PackedNumbers::Levels { keys, values, bits };
-                (packed, channels.iter().map(|page| turned(page)).collect(), numbers)
+                (packed, channels.iter().map(|page| columns_of(page)).collect(), numbers)
             }
             Fp8 => {
                 let mut pack = || pack_fp8(&mut rng, [pages, group, head_dim], dtype, device);
@@ -215,60 +211,47 @@ impl Case {
         let mut list: Vec<usize> = (0..pages).collect();
         list.shuffle(&mut rng);
         list.truncate(used);
-        let mut offsets = vec![0];
-        for (pages, _) in &self.heads {
-            offsets.push(offsets[offsets.len() - 1] + pages);
-        }
         let columns = self.heads.iter().map(|(pages, own)| pages * group + own).max().unwrap();
 
         let (mut output, mut all_weights) = (Vec::new(), Vec::new());
-        let tail_keys_held = rows(&tail_keys, head_dim);
-        let tail_values_held = rows(&tail_values, head_dim);
-        for (head, query) in rows(&queries, head_dim).iter().enumerate() {
+        let (tail_keys_held, tail_values_held) = (rows(&tail_keys), rows(&tail_values));
+        for (head, query) in rows(&queries).iter().enumerate() {
             let kv = head * kv_heads / query_heads;
             let (mut seen_keys, mut seen_values) = (Vec::new(), Vec::new());
-            for &page in &list[offsets[kv]..offsets[kv + 1]] {
+            for &page in &list[first_pages[kv]..first_pages[kv + 1]] {
                 seen_keys.extend_from_slice(&keys[page]);
                 seen_values.extend_from_slice(&values[page]);
             }
-            let own = kv * capacity + tail - self.heads[kv].1..kv * capacity + tail;
-            seen_keys.extend_from_slice(&tail_keys_held[own.clone()]);
-            seen_values.extend_from_slice(&tail_values_held[own]);
+            let end = kv * capacity + tail;
+            seen_keys.extend_from_slice(&tail_keys_held[end - own[kv]..end]);
+            seen_values.extend_from_slice(&tail_values_held[end - own[kv]..end]);
             all_weights.extend(std::iter::repeat_n(0.0, columns - seen_keys.len()));
             let weights = weights(query, &seen_keys, SCALE);
             output.extend(weighted_mean(&weights, &seen_values));
             all_weights.extend(weights);
         }
-        let padding: Vec<usize> = self.heads.iter().map(|(_, own)| tail - own).collect();
-        let kv = QuantizedKv {
+        let padding: Vec<usize> = own.iter().map(|own| tail - own).collect();
+        let kv = KvLayout::Quantized(QuantizedKv {
             numbers: packed,
             group,
-            pages: integers(&list, device),
-            offsets: integers(&offsets, device),
-            most_pages: self.heads.iter().map(|(pages, _)| *pages).max().unwrap(),
+            pages: integers(&list, [used], device),
+            offsets: integers(&first_pages, [first_pages.len()], device),
+            most_pages: of_heads.iter().copied().max().unwrap(),
             tail: Tail {
                 keys: tail_keys.to_device(device),
                 values: tail_values.to_device(device),
                 entries: tail,
             },
-            tail_padding: integers(&padding, device),
+            tail_padding: integers(&padding, [padding.len()], device),
             columns,
-        };
-        Drawn { queries: queries.to_device(device), kv, output, weights: all_weights }
-    }
-}
-
-impl Drawn {
-    fn input(&self) -> DecodeInput {
-        let (queries, kv) = (self.queries.clone(), KvLayout::Quantized(self.kv.clone()));
-        DecodeInput { queries, kv, scale: SCALE, weights: true }
+        });
+        let queries = queries.to_device(device);
+        let input = DecodeInput { queries, kv, scale: SCALE, weights: true };
+        Drawn { input, columns, output, weights: all_weights }
     }
 
-    /// The same numbers in tensors that are parts of wider ones, or turned.
-    fn elsewhere(&self) -> DecodeInput {
-        let kv = self.kv.clone();
-        let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
-        let across = |x: Tensor<2>| x.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1);
+    fn elsewhere(kv: KvLayout) -> KvLayout {
+        let KvLayout::Quantized(kv) = kv else { unreachable!("the case is of numbers") };
         let narrowed = |words: Tensor<2, Int>| {
             let width = words.dims()[1];
             Tensor::cat(vec![words.clone(), words], 1).narrow(1, 0, width)
@@ -277,7 +260,7 @@ impl Drawn {
             PackedNumbers::Levels { keys, values, bits } => {
                 let [keys, values] = [keys, values].map(|packed| PackedGroups {
                     words: narrowed(packed.words),
-                    scale: across(packed.scale),
+                    scale: turned(&packed.scale, 0, 1),
                     min: packed.min,
                 });
                 PackedNumbers::Levels { keys, values, bits }
@@ -285,165 +268,102 @@ impl Drawn {
             PackedNumbers::Fp8 { keys, values } => {
                 let [keys, values] = [keys, values].map(|vectors| PackedVectors {
                     words: narrowed(vectors.words),
-                    scale: across(vectors.scale),
+                    scale: turned(&vectors.scale, 0, 1),
                 });
                 PackedNumbers::Fp8 { keys, values }
             }
         };
-        let kv =
-            QuantizedKv { numbers, tail: Tail { keys: turned(kv.tail.keys), ..kv.tail }, ..kv };
-        let queries = turned(self.queries.clone());
-        DecodeInput { queries, kv: KvLayout::Quantized(kv), ..self.input() }
+        let tail = Tail { keys: turned(&kv.tail.keys, 1, 3), ..kv.tail };
+        KvLayout::Quantized(QuantizedKv { numbers, tail, ..kv })
     }
-}
-
-/// `None` where there are no kernels, or the device binds too few tensors for this one: stores lay
-/// entries out instead, and `stores.rs` compares what comes of it.
-fn attend(backend: &Backend, input: &DecodeInput) -> Option<DecodeOutput> {
-    let found = answer(backend, "quantized_attention", |kernels| kernels.decode(input));
-    assert_eq!(found.is_some(), !backend.binds_few(), "{}", backend.name);
-    found
 }
 
 #[test]
 fn quantized_attention_of_cases() {
-    for backend in all_backends() {
-        for dtype in backend.dtypes() {
-            let cases = backend.some(cases().into_iter().enumerate().collect(), DType::F32);
-            for (index, case) in cases {
-                // A kernel's first launch takes seconds on a software device: half precision has a
-                // few of the cases, and those that tensor cores take.
-                let of_planes = case.head_dim.is_multiple_of(64);
-                if dtype != DType::F32 && !of_planes && !index.is_multiple_of(3) {
-                    continue;
-                }
-                println!("{}, {dtype:?}, {:?}, {:?}", backend.name, case.format, case.heads);
-                // A head that sees nothing is asked for by no caller.
-                let drawn = case.draw(dtype, &backend.device);
-                poison(&backend.device, &[drawn.output.len(), drawn.weights.len()]);
-                let input = drawn.input();
-                let Some(found) = attend(&backend, &input) else { continue };
-                assert_eq!(found.output.dims(), [case.batch, case.query_heads, 1, case.head_dim]);
-                assert_eq!(found.output.dtype(), dtype);
-                let again = attend(&backend, &input).unwrap();
-                assert_eq!(found.output.to_data(), again.output.to_data());
-                close(&numbers(found.output), &drawn.output, dtype, tolerance(dtype));
-                let weights = found.weights.expect("they are wanted");
-                assert_eq!(
-                    weights.dims(),
-                    [case.batch, case.query_heads, 1, drawn.kv.columns],
-                    "one a column"
-                );
-                // Tensor cores take a key in the type of the cache, which holds FP8 as it is.
-                let rounded = dtype != DType::F32 && of_planes && case.format != Fp8;
-                let off = if rounded { tolerance(dtype) / 4.0 } else { 1e-4 };
-                close(&numbers(weights), &drawn.weights, DType::F32, off);
-
-                if index == 0 || of_planes {
-                    let without = DecodeInput { weights: false, ..input };
-                    let without = attend(&backend, &without).unwrap();
-                    assert!(without.weights.is_none());
-                    close(&numbers(without.output), &drawn.output, dtype, tolerance(dtype));
-                }
-            }
-        }
-    }
+    attention_of_cases(&cases());
 }
 
 #[test]
 fn quantized_attention_elsewhere() {
-    for backend in kernel_backends() {
-        for case in cases().iter().skip(1).step_by(12).chain(&cases()[2..3]) {
-            println!("{}, {:?}, {:?}", backend.name, case.format, case.heads);
-            let drawn = case.draw(DType::F32, &backend.device);
-            let Some(found) = attend(&backend, &drawn.elsewhere()) else { continue };
-            close(&numbers(found.output), &drawn.output, DType::F32, 1e-4);
-            close(&numbers(found.weights.unwrap()), &drawn.weights, DType::F32, 1e-4);
-        }
-    }
+    attention_elsewhere(cases().iter().skip(1).step_by(12).chain(&cases()[2..3]));
 }
 
 #[test]
 fn quantized_attention_refuses() {
-    let operation = "quantized_attention";
-    let on_host = cases()[2].draw(DType::F32, &host()).input();
-    assert_eq!(decode(&on_host).unwrap_err(), OpError::Device { operation });
+    let by = RefusedBy(Case::OPERATION);
+    let case = &cases()[2];
+    assert_eq!(decode(&case.draw(DType::F32, &host()).input).unwrap_err(), by.device());
     for backend in kernel_backends() {
         // 6 query heads of one, 3 pages of 32 tokens, 66 behind them.
-        let good = cases()[2].draw(DType::F32, &backend.device);
-        if attend(&backend, &good.input()).is_none() {
+        let good = case.draw(DType::F32, &backend.device).input;
+        if Case::attend(&backend, &good).is_none() {
             continue;
         }
-        let refused = |change: &dyn Fn(&mut QuantizedKv)| {
-            let mut kv = good.kv.clone();
-            change(&mut kv);
-            decode(&DecodeInput { kv: KvLayout::Quantized(kv), ..good.input() }).unwrap_err()
+        let refuses = |change: &dyn Fn(&mut QuantizedKv), expected: OpError| {
+            let mut input = good.clone();
+            let KvLayout::Quantized(kv) = &mut input.kv else { unreachable!() };
+            change(kv);
+            assert_eq!(decode(&input).unwrap_err(), expected);
         };
-        let of_levels = |change: &dyn Fn([&mut PackedGroups; 2], &mut usize)| {
-            refused(&|kv| {
+        let of_levels = |change: &dyn Fn([&mut PackedGroups; 2], &mut usize), expected: OpError| {
+            let change = |kv: &mut QuantizedKv| {
                 let PackedNumbers::Levels { keys, values, bits } = &mut kv.numbers else {
                     panic!("the case is of levels")
                 };
                 change([keys, values], bits);
-            })
+            };
+            refuses(&change, expected);
         };
-        let shape = |tensor, found: &[usize], expected: &[usize]| {
-            wrong_shape(operation, tensor, found, expected)
-        };
-        let value = |what, found, expected| wrong_value(operation, what, found, expected);
-        assert_eq!(of_levels(&|_, bits| *bits = 3), value("bits", 3, "1, 2, 4 or 8"));
-        let error = of_levels(&|_, bits| *bits = 8);
-        assert_eq!(error, shape("keys.words", &[5, 256], &[5, 512]));
-        let error = of_levels(&|[keys, _], _| keys.min = keys.min.clone().narrow(0, 0, 4));
-        assert_eq!(error, shape("keys.min", &[4, 64], &[5, 64]));
-        assert_eq!(refused(&|kv| kv.group = 12), value("group", 12, "a multiple of 8"));
-        let error = refused(&|kv| kv.group = 520);
-        let what = "group";
-        assert_eq!(error, OpError::TooLarge { operation, what, found: 520, max: 512 });
-        let error = of_levels(&|[_, values], _| {
+        of_levels(&|_, bits| *bits = 3, by.value("bits", 3, "1, 2, 4 or 8"));
+        of_levels(&|_, bits| *bits = 8, by.shape("keys.words", &[5, 256], &[5, 512]));
+        let expected = by.shape("keys.min", &[4, 64], &[5, 64]);
+        of_levels(&|[keys, _], _| keys.min = keys.min.clone().narrow(0, 0, 4), expected);
+        refuses(&|kv| kv.group = 12, by.value("group", 12, "a multiple of 8"));
+        refuses(&|kv| kv.group = 520, by.size("group", 520, 512));
+        let three = |[_, values]: [&mut PackedGroups; 2], _: &mut usize| {
             let scale = values.scale.clone();
             values.scale = Tensor::cat(vec![scale.clone(), scale.narrow(1, 0, 32)], 1);
-        });
+        };
         let expected = "1, or a divisor of 64 that leaves multiples of 8";
-        assert_eq!(error, value("groups of a value", 3, expected));
-        assert_eq!(refused(&|kv| kv.most_pages = 4), value("most_pages", 4, "1 to 3"));
-        assert_eq!(refused(&|kv| kv.columns = 163), value("columns", 163, "96 to 162"));
-        assert_eq!(refused(&|kv| kv.tail.entries = 71), value("tail", 71, "at most 70"));
-        let error = refused(&|kv| kv.tail_padding = integers(&[0, 0], &backend.device));
-        assert_eq!(error, shape("tail_padding", &[2], &[1]));
+        of_levels(&three, by.value("groups of a value", 3, expected));
+        refuses(&|kv| kv.most_pages = 4, by.value("most_pages", 4, "1 to 3"));
+        refuses(&|kv| kv.columns = 163, by.value("columns", 163, "96 to 162"));
+        refuses(&|kv| kv.tail.entries = 71, by.value("tail", 71, "at most 70"));
+        let two = |kv: &mut QuantizedKv| {
+            kv.tail_padding = integers(&[0, 0], [2], &backend.device);
+        };
+        refuses(&two, by.shape("tail_padding", &[2], &[1]));
     }
 }
 
 #[test]
 fn fp8_attention_refuses() {
-    let operation = "quantized_attention";
+    let by = RefusedBy(Case::OPERATION);
     for backend in kernel_backends() {
         // 16 pages of 32 tokens of 128 channels.
         let case = cases().into_iter().find(|case| case.format == Fp8).unwrap();
-        let good = case.draw(DType::F32, &backend.device);
-        if attend(&backend, &good.input()).is_none() {
+        let good = case.draw(DType::F32, &backend.device).input;
+        if Case::attend(&backend, &good).is_none() {
             continue;
         }
-        let refused = |group: usize, change: &dyn Fn([&mut PackedVectors; 2])| {
-            let mut kv = QuantizedKv { group, ..good.kv.clone() };
-            let PackedNumbers::Fp8 { keys, values } = &mut kv.numbers else {
-                panic!("the case is of FP8")
+        let refuses =
+            |group: usize, change: &dyn Fn([&mut PackedVectors; 2]), expected: OpError| {
+                let mut input = good.clone();
+                let KvLayout::Quantized(kv) = &mut input.kv else { unreachable!() };
+                kv.group = group;
+                let PackedNumbers::Fp8 { keys, values } = &mut kv.numbers else {
+                    panic!("the case is of FP8")
+                };
+                change([keys, values]);
+                assert_eq!(decode(&input).unwrap_err(), expected);
             };
-            change([keys, values]);
-            decode(&DecodeInput { kv: KvLayout::Quantized(kv), ..good.input() }).unwrap_err()
-        };
-        let shape = |tensor, found: &[usize], expected: &[usize]| {
-            wrong_shape(operation, tensor, found, expected)
-        };
-        let error = refused(0, &|_| ());
-        assert_eq!(error, wrong_value(operation, "group", 0, "at least 1"));
-        let error = refused(31, &|_| ());
-        assert_eq!(error, shape("keys.words", &[16, 1024], &[16, 992]));
-        let error = refused(32, &|[keys, _]| keys.scale = keys.scale.clone().narrow(1, 0, 31));
-        assert_eq!(error, shape("keys.scale", &[16, 31], &[16, 32]));
-        let error = refused(32, &|[_, values]| values.words = values.words.clone().narrow(0, 0, 9));
-        assert_eq!(error, shape("values.words", &[9, 1024], &[16, 1024]));
-        let error = refused(32, &|[_, values]| values.scale = values.scale.clone().narrow(0, 0, 9));
-        assert_eq!(error, shape("values.scale", &[9, 32], &[16, 32]));
+        refuses(0, &|_| (), by.value("group", 0, "at least 1"));
+        refuses(31, &|_| (), by.shape("keys.words", &[16, 1024], &[16, 992]));
+        let expected = by.shape("keys.scale", &[16, 31], &[16, 32]);
+        refuses(32, &|[keys, _]| keys.scale = keys.scale.clone().narrow(1, 0, 31), expected);
+        let expected = by.shape("values.words", &[9, 1024], &[16, 1024]);
+        refuses(32, &|[_, values]| values.words = values.words.clone().narrow(0, 0, 9), expected);
+        let expected = by.shape("values.scale", &[9, 32], &[16, 32]);
+        refuses(32, &|[_, values]| values.scale = values.scale.clone().narrow(0, 0, 9), expected);
     }
 }
