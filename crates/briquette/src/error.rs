@@ -179,6 +179,10 @@ fn at(place: Option<(usize, usize)>) -> String {
 }
 
 impl Error {
+    pub(crate) fn stage(stage: &'static str, name: &str, reason: impl Into<String>) -> Self {
+        Self::Stage { stage, name: name.to_owned(), reason: reason.into() }
+    }
+
     /// Converts the failure of an operation in a layer.
     pub(crate) fn of_layer(error: OpError, layer: usize) -> Self {
         match error {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{layer::LayerCache, progress::Progress};
 use crate::view::Measures;
 
-/// State of a cache before a transaction: the progress of its layers, and the layers that have changed
-/// since.
+/// State of a cache before a transaction: the progress of its layers, and the layers that have
+/// changed since.
 ///
 /// Buffers are shared with the cache. A call appends behind the columns that were held, so
 /// remembering a layer copies nothing. The backend copies a shared buffer only when it is

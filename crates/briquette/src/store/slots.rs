@@ -58,8 +58,7 @@ pub trait SlotStore {
     /// [`Error::Stage`](crate::Error::Stage) of a store that has no free slots.
     fn hold_slots(&mut self, entries: Entries, slots: &[usize]) -> Result<()> {
         let _ = (entries, slots);
-        let (name, reason) = ("in place".to_owned(), "has no free slots".to_owned());
-        Err(Error::Stage { stage: "store", name, reason })
+        Err(Error::stage("store", "in place", "has no free slots"))
     }
 
     /// Gives each head `rows` rows, per batch row and kv head, and `columns` columns of tokens,
@@ -71,8 +70,7 @@ pub trait SlotStore {
     /// have no entries yet.
     fn add_rows(&mut self, rows: &[usize], columns: usize) -> Result<()> {
         let _ = (rows, columns);
-        let (name, reason) = ("in place".to_owned(), "has no free rows".to_owned());
-        Err(Error::Stage { stage: "store", name, reason })
+        Err(Error::stage("store", "in place", "has no free rows"))
     }
 
     /// Counts a token that a replayed step has written, into a free slot of each head that
@@ -164,5 +162,5 @@ impl Eviction {
 
 /// Error of a reduction that does not fit the entries of a store.
 pub(super) fn misfit(reason: &str) -> Error {
-    Error::Stage { stage: "reducer", name: "in place".to_owned(), reason: reason.to_owned() }
+    Error::stage("reducer", "in place", reason)
 }

@@ -351,9 +351,5 @@ impl<'a> LayerView<'a> {
 
 /// Error of a stage that was called without something it needs.
 fn without(stage: &str, what: &str) -> Error {
-    Error::Stage {
-        stage: "stage",
-        name: stage.to_owned(),
-        reason: format!("was called without its {what}"),
-    }
+    Error::stage("stage", stage, format!("was called without its {what}"))
 }

@@ -200,7 +200,7 @@ pub(in crate::cache) fn score(policy: &Policy, view: &LayerView<'_>) -> Result<T
         return Ok(scores.cast(DType::F32));
     }
     let reason = format!("returned {found:?}, expected {expected:?}");
-    Err(Error::Stage { stage: "scorer", name: scorer.name().to_owned(), reason })
+    Err(Error::stage("scorer", scorer.name(), reason))
 }
 
 fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Measure> {
@@ -211,7 +211,7 @@ fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Measure> {
         return Ok(Measure { of_rows, seen: view.seen.to_vec() });
     }
     let reason = format!("measured {of_rows:?}, expected a finite number for each of {rows} rows");
-    Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason })
+    Err(Error::stage("allocator", allocator.name(), reason))
 }
 
 /// Returns the number of entries that an allocation lets each head keep, per batch row and kv head,
@@ -225,8 +225,7 @@ pub(in crate::cache) fn kept_per_head(
     let (rows, heads) = (view.seen.len(), view.shape.kv_heads);
     let fail = |found: &[usize], expected: String| {
         let reason = format!("returned {found:?}, expected at least 1 for each of {expected}");
-        let name = policy.allocator().name().to_owned();
-        Err(Error::Stage { stage: "allocator", name, reason })
+        Err(Error::stage("allocator", policy.allocator().name(), reason))
     };
     let mut kept: Vec<usize> = match allocation {
         Allocation::Rows(keep) if keep.len() != rows || keep.contains(&0) => {
@@ -280,7 +279,7 @@ pub(in crate::cache) fn reduce(
              columns as the most",
             view.lengths.len()
         );
-        return Err(Error::Stage { stage: "reducer", name: reducer.name().to_owned(), reason });
+        return Err(Error::stage("reducer", reducer.name(), reason));
     }
     Ok(reduced)
 }

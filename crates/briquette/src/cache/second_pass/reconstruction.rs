@@ -81,7 +81,7 @@ impl KvCache {
             heads.zip(&seen).all(|(heads, seen)| heads.iter().all(|held| held == seen))
         };
         if seen.is_empty() || !(0..self.shape.layers).all(whole) {
-            let reason = "repeats prompts of which all tokens are held in every layer".to_owned();
+            let reason = "repeats prompts of which all tokens are held in every layer";
             return Err(self.refused(reason));
         }
         // Rows that differ may lie in more columns than the longest has. All layers hold the same.
@@ -104,8 +104,8 @@ impl KvCache {
         }))
     }
 
-    fn refused(&self, reason: String) -> Error {
-        Error::Stage { stage: "scorer", name: self.policy.scorer().name().to_owned(), reason }
+    fn refused(&self, reason: impl Into<String>) -> Error {
+        Error::stage("scorer", self.policy.scorer().name(), reason)
     }
 }
 
@@ -200,9 +200,8 @@ impl Reconstruction<'_> {
         check_encoding(encoding, &cache.policy, cache.shape, &cache.device)?;
         let columns = new.queries.dims()[2];
         let Some(part) = self.part.as_ref().filter(|part| part.new == columns) else {
-            return Err(
-                cache.refused(format!("was given {columns} columns that no part was begun for"))
-            );
+            let reason = format!("was given {columns} columns that no part was begun for");
+            return Err(cache.refused(reason));
         };
         if let Some(max) = encoding.max_positions().filter(|&max| part.end > max) {
             return Err(Error::PositionOverflow { position: part.end - 1, max });
@@ -210,7 +209,7 @@ impl Reconstruction<'_> {
         let new = if part.padded { new.without_padding(&part.positions) } else { new };
         let ops = cache.config.ops.as_ref();
         let Some(held) = cache.entries(layer)? else {
-            return Err(cache.refused("was asked of an empty layer".to_owned()));
+            return Err(cache.refused("was asked of an empty layer"));
         };
         let at = |x, positions| encode(encoding, x, positions, part.end, ops);
         let queries = at(new.queries, part.positions.clone())?;
@@ -320,7 +319,7 @@ impl Reconstruction<'_> {
         if self.repeat.normalize {
             let Some(weight) = cache.config.output_weights.as_ref().and_then(|all| all.get(layer))
             else {
-                return Err(cache.refused("was called without its output projections".to_owned()));
+                return Err(cache.refused("was called without its output projections"));
             };
             let values = chosen(&held.values).narrow(2, part.sinks, part.width);
             let length = |x: Tensor<4>| x.square().sum_dim(3).sqrt();

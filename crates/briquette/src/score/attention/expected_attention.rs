@@ -17,10 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::{norm, precise_product},
-    score::{
-        AttentionRequest, Scorer,
-        support::{FromFirst, scored},
-    },
+    score::{AttentionRequest, Scorer, support::scored},
 };
 
 /// Attention that a token is expected to receive from the next queries, times the length of its
@@ -71,7 +68,7 @@ impl Scorer for ExpectedAttention {
         let keys = view.encoded_keys(self.name())?.cast(DType::F32);
         let [batch, heads, columns, channels] = keys.dims();
         let group = view.shape.group();
-        let others = scored(view, &FromFirst::of(view)).bool_not();
+        let others = scored(view).bool_not();
 
         let mean = mean.reshape([batch, heads, group, channels]);
         let covariance = covariance.reshape([batch, heads, group * channels, channels]);

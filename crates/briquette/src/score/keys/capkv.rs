@@ -17,7 +17,7 @@ use crate::{
     ops::{precise_product, unit},
     score::{
         AttentionRequest, Scorer,
-        support::{FromFirst, inverse, scored},
+        support::{inverse, scored},
     },
 };
 
@@ -63,7 +63,7 @@ impl Scorer for CapKv {
         let values = view.values()?.cast(DType::F32);
         let [batch, heads, columns, channels] = keys.dims();
         let group = view.shape.group();
-        let scored = scored(view, &FromFirst::of(view)).unsqueeze_dim::<4>(3);
+        let scored = scored(view).unsqueeze_dim::<4>(3);
         let mask = scored.clone().float().cast(DType::F32);
 
         let mean = mean.reshape([batch, heads, group, channels]);

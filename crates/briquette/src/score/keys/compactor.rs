@@ -12,10 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    score::{
-        AttentionRequest, Leverage, NonCausal, Scorer,
-        support::{FromFirst, scored},
-    },
+    score::{AttentionRequest, Leverage, NonCausal, Scorer, support::scored},
 };
 
 /// Sum of leverage and non-causal attention, each with mean 0 and deviation 1 over a layer's heads
@@ -53,7 +50,7 @@ impl Scorer for Compactor {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let mask = scored(view, &FromFirst::of(view)).float().cast(DType::F32);
+        let mask = scored(view).float().cast(DType::F32);
         let leverage = normalized(self.leverage.score(view)?, mask.clone());
         let attention = normalized(self.attention.score(view)?, mask);
         let blend =

@@ -12,8 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    ops::norm,
-    score::{Scorer, support::FromFirst},
+    ops::{iota, norm},
+    score::{
+        Scorer,
+        support::{FromFirst, per_head},
+    },
 };
 
 /// Squared lengths of a token's key and value, each as a share of those of its neighbours,
@@ -42,15 +45,17 @@ impl Scorer for CurDkv {
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let entries = FromFirst::of(view);
-        let width = view.positions().dims()[2].next_multiple_of(self.window);
-        let there = entries.there(view, 0, width).unsqueeze_dim::<4>(3);
+        let [batch, heads, columns] = view.positions().dims();
+        let width = columns.next_multiple_of(self.window);
+        let dims = [batch, heads, width];
+        let held = per_head(dims, view.lengths.iter().copied(), view).expand(dims);
+        let there = iota(dims, &held.device()).lower(held).unsqueeze_dim::<4>(3);
         let share = |x: Tensor<4>| {
             let squares = norm(x).square();
             let squares = entries.rows(squares, 0, width).mask_fill(there.clone().bool_not(), 0.0);
-            let [batch, heads, ..] = squares.dims();
             let groups = squares.reshape([batch, heads, width / self.window, self.window]);
             let sums = groups.clone().sum_dim(3).clamp_min(f32::MIN_POSITIVE);
-            (groups / sums).reshape([batch, heads, width])
+            (groups / sums).reshape(dims)
         };
         let scores = share(view.keys()?) * share(view.values()?);
         Ok(entries.at_columns(scores, 0))

@@ -17,7 +17,7 @@ use crate::{
     ops::precise_product,
     score::{
         Scorer,
-        support::{FromFirst, inverse, scored},
+        support::{inverse, scored},
     },
 };
 
@@ -63,7 +63,7 @@ impl Scorer for Leverage {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let scored = scored(view, &FromFirst::of(view)).unsqueeze_dim::<4>(3);
+        let scored = scored(view).unsqueeze_dim::<4>(3);
         let mask = scored.float().cast(DType::F32);
         let keys = view.keys()?.cast(DType::F32) * mask.clone();
         let number = mask.clone().sum_dim(2).clamp_min(1.0);

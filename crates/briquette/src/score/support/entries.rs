@@ -9,19 +9,17 @@ use crate::{
 };
 
 /// Entries of a layer, counted from the first of each head.
-pub(crate) struct FromFirst<'a> {
-    held: &'a [usize],
+pub(crate) struct FromFirst {
     dims: [usize; 3],
     /// Column of the first entry, `[batch, kv_heads, 1]`.
     first: Tensor<3, Int>,
 }
 
-impl<'a> FromFirst<'a> {
-    pub(crate) fn of(view: &LayerView<'a>) -> Self {
+impl FromFirst {
+    pub(crate) fn of(view: &LayerView<'_>) -> Self {
         let dims = view.positions().dims();
-        let held = view.lengths;
-        let first = per_head(dims, held.iter().map(|held| dims[2] - held), view);
-        Self { held, dims, first }
+        let first = per_head(dims, view.lengths.iter().map(|held| dims[2] - held), view);
+        Self { dims, first }
     }
 
     /// Number of each column's entry, from 0 on; below zero at padding. `[batch, kv_heads,
@@ -46,14 +44,6 @@ impl<'a> FromFirst<'a> {
     pub(crate) fn at_columns(&self, x: Tensor<3>, from: usize) -> Tensor<3> {
         let width = x.dims()[2] as i64;
         x.gather(2, (self.numbers() - from as i64).clamp(0, width - 1))
-    }
-
-    /// Whether each of `width` rows from entry `from` of each head on holds an entry, `[batch,
-    /// kv_heads, width]`.
-    pub(crate) fn there(&self, view: &LayerView<'_>, from: usize, width: usize) -> Tensor<3, Bool> {
-        let dims = [self.dims[0], self.dims[1], width];
-        let held = per_head(dims, self.held.iter().copied(), view);
-        (iota(dims, &held.device()) + from as i64).lower(held.expand(dims))
     }
 }
 
@@ -80,6 +70,6 @@ pub(crate) fn at_entries(view: &LayerView<'_>, x: Tensor<4>) -> Tensor<4> {
 }
 
 /// Whether a column holds an entry that is no sink, `[batch, kv_heads, columns]`.
-pub(crate) fn scored(view: &LayerView<'_>, entries: &FromFirst<'_>) -> Tensor<3, Bool> {
-    entries.numbers().greater_equal_scalar(view.protect.sinks as i64)
+pub(crate) fn scored(view: &LayerView<'_>) -> Tensor<3, Bool> {
+    FromFirst::of(view).numbers().greater_equal_scalar(view.protect.sinks as i64)
 }

@@ -15,12 +15,9 @@ pub(crate) fn inverse(matrices: Tensor<4>, ridge: f64, stage: &str) -> Result<Te
     let dims = matrices.dims();
     let device = matrices.device();
     let numbers = matrices.cast(DType::F32).try_into_vec_as::<f32>()?;
-    let inverses = inverses(&numbers, dims[3], ridge).ok_or_else(|| Error::Stage {
-        stage: "scorer",
-        name: stage.to_owned(),
-        reason: format!(
-            "met a matrix that is not positive definite with {ridge} to 10⁴ times that added"
-        ),
+    let inverses = inverses(&numbers, dims[3], ridge).ok_or_else(|| {
+        let met = "met a matrix that is not positive definite with";
+        Error::stage("scorer", stage, format!("{met} {ridge} to 10⁴ times that added"))
     })?;
     Ok(Tensor::from_data(TensorData::new(inverses, dims), (&device, DType::F32)))
 }
