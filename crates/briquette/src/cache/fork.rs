@@ -47,35 +47,23 @@ impl KvCache {
 
 impl LayerCache {
     fn of_rows(&self, rows: usize, policy: &Policy) -> Result<Self> {
-        let Self {
-            progress,
-            store,
-            window,
-            log,
-            held,
-            measure,
-            state,
-            share,
-            local_queries,
-            growth: _,
-            snapshot: _,
-        } = self;
         let none = || PrefixError::Store { store: policy.store().name().to_owned() };
-        let store = store.as_ref().map(|store| store.repeated(rows).ok_or_else(none));
+        let store = self.store.as_ref().map(|store| store.repeated(rows).ok_or_else(none));
+        let seen = self.progress.seen().repeat(rows);
         Ok(Self {
-            progress: Progress::after(progress.seen().repeat(rows), progress.decoded()),
+            progress: Progress::after(seen, self.progress.decoded()),
             store: store.transpose()?,
-            window: window.repeated(rows),
-            log: log.repeated(rows),
-            held: held.repeat(rows),
-            measure: measure.as_ref().map(|Measure { of_rows, seen }| Measure {
+            window: self.window.repeated(rows),
+            log: self.log.repeated(rows),
+            held: self.held.repeat(rows),
+            measure: self.measure.as_ref().map(|Measure { of_rows, seen }| Measure {
                 of_rows: of_rows.repeat(rows),
                 seen: seen.repeat(rows),
             }),
-            state: state.as_ref().map(|state| Box::new(state.as_ref().clone().repeat_dim(0, rows))),
-            share: share.as_ref().map(|share| share.repeat(rows)),
+            state: self.state.clone().map(|state| Box::new(state.repeat_dim(0, rows))),
+            share: self.share.as_ref().map(|share| share.repeat(rows)),
             growth: None,
-            local_queries: *local_queries,
+            local_queries: self.local_queries,
             // Forgotten when the last layer of a prompt has come.
             snapshot: None,
         })

@@ -7,6 +7,7 @@ use super::{
     call::{
         cross_layer::{commit, rebuild_others},
         input::{Projections, check, check_encoding, check_finite, place},
+        store_guard::StoreGuard,
     },
     ceiling,
     context::Context,
@@ -245,7 +246,8 @@ impl KvCache {
             shared,
         };
         let (input, arriving) = place(context, span, new, positions, layers[layer].held())?;
-        let mut guard = layers[layer].take_store(context, batch);
+        // The store comes back when the call commits or aborts.
+        let mut guard = StoreGuard::new(layers[layer].store.take(), context, batch);
         let compute = || -> Result<_> {
             if let Some(held) = held {
                 let needed = held + layers[layer].added(context, &input, &guard)?;

@@ -133,12 +133,6 @@ impl LayerCache {
         self.store.as_ref().filter(|store| store.columns() > 0).map(|store| store.positions())
     }
 
-    /// Takes the store out for a call. It comes back with [`commit`](Self::commit) or
-    /// [`abort`](Self::abort).
-    pub(super) fn take_store(&mut self, context: Context<'_>, batch: usize) -> StoreGuard {
-        StoreGuard::new(self.store.take(), context, batch)
-    }
-
     pub(super) fn abort(&mut self, guard: StoreGuard) {
         self.store = guard.undone();
     }

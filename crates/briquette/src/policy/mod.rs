@@ -1,6 +1,7 @@
 //! A policy: one composition of the four stages, when it runs, and what it never drops.
 //!
-//! A paper's method is a named composition and nothing more; [`methods`](crate::methods()) is the table of them.
+//! A paper's method is a named composition and nothing more; [`methods`](crate::methods()) is the
+//! table of them.
 
 mod budget;
 mod builder;

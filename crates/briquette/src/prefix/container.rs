@@ -78,9 +78,9 @@ pub(super) fn read(path: &Path) -> Result<(String, Tensors), PrefixError> {
         return Err(altered());
     }
     let data = |(name, view): (String, TensorView<'_>)| {
-        let dtype = from_safetensors(view.dtype())
-            .ok_or_else(|| fail(format!("{name} is {}", view.dtype())))?;
-        let data = TensorData::try_from_bytes_vec(view.data().to_vec(), view.shape(), dtype);
+        let found = TYPES.iter().find(|(_, dtype)| *dtype == view.dtype());
+        let (dtype, _) = found.ok_or_else(|| fail(format!("{name} is {}", view.dtype())))?;
+        let data = TensorData::try_from_bytes_vec(view.data().to_vec(), view.shape(), *dtype);
         Ok((name, data.map_err(|error| fail(error.to_string()))?))
     };
     Ok((header, tensors.into_iter().map(data).collect::<Result<_, PrefixError>>()?))
@@ -107,13 +107,14 @@ fn checksum<'a, V: View + 'a>(
 
 /// A tensor as safetensors sees it.
 fn view(data: &TensorData) -> Result<TensorView<'_>, String> {
-    let dtype = to_safetensors(data.dtype())
-        .ok_or_else(|| format!("{:?} has no form in safetensors", data.dtype()))?;
+    let found = TYPES.iter().find(|(burn, _)| *burn == data.dtype());
+    let (_, dtype) =
+        found.ok_or_else(|| format!("{:?} has no form in safetensors", data.dtype()))?;
     let shape = data.shape().as_slice().to_vec();
-    TensorView::new(dtype, shape, data.as_bytes()).map_err(|error| error.to_string())
+    TensorView::new(*dtype, shape, data.as_bytes()).map_err(|error| error.to_string())
 }
 
-const TYPES: [(DType, Dtype); 6] = [
+const TYPES: &[(DType, Dtype)] = &[
     (DType::F64, Dtype::F64),
     (DType::F32, Dtype::F32),
     (DType::F16, Dtype::F16),
@@ -121,11 +122,3 @@ const TYPES: [(DType, Dtype); 6] = [
     (DType::I64, Dtype::I64),
     (DType::I32, Dtype::I32),
 ];
-
-fn to_safetensors(dtype: DType) -> Option<Dtype> {
-    TYPES.iter().find(|(burn, _)| *burn == dtype).map(|(_, dtype)| *dtype)
-}
-
-fn from_safetensors(dtype: Dtype) -> Option<DType> {
-    TYPES.iter().find(|(_, safetensors)| *safetensors == dtype).map(|(dtype, _)| *dtype)
-}

@@ -8,10 +8,9 @@ use super::{
 use crate::{
     LayerView, Result, check,
     ops::{
-        AccumulateInput, EvictSpreadInput, Split, counting, gather_positions, gather_rows,
-        gather_scalars, select_entries,
+        AccumulateInput, EvictSpreadInput, Split, Statistic, counting, gather_positions,
+        gather_rows, gather_scalars, select_entries,
     },
-    ops::{Entries, Statistic},
     score::draw,
     stage::AttentionRequest,
 };
@@ -70,15 +69,14 @@ impl Reducer for ValueMerge {
     }
 
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
-        let LayerView { layer, entries, ops, .. } = *view;
+        let LayerView { entries, ops, .. } = *view;
         if view.prompt && !self.prompts {
             let kept = view.select(keep)?;
             let entries = select_entries(entries.clone(), &kept, ops)?;
             return Ok(Reduced::new(entries, kept.counts));
         }
-        let attention = view.group_mean(view.statistic(Statistic::Sums, self.name())?);
         let split = split(view, keep)?;
-        let (start, share) = self.shares(layer, entries, attention, &split);
+        let (start, share) = self.shares(view, &split)?;
         let Split { kept, rest: evicted } = split;
         let values = gather_rows(entries.values.clone(), &evicted);
         let mut entries = select_entries(entries.clone(), &kept, ops)?;
@@ -97,15 +95,10 @@ impl Reducer for ValueMerge {
 
 impl ValueMerge {
     /// Returns the first of the kept entries that each evicted one is added to, and the weight with
-    /// which it is added to each of them, `[batch, kv_heads, evicted]`. `attention` is what each
-    /// entry has received, `[batch, kv_heads, entries]`.
-    fn shares(
-        &self,
-        layer: usize,
-        entries: &Entries,
-        attention: Tensor<3>,
-        split: &Split,
-    ) -> (Tensor<3, Int>, Tensor<3>) {
+    /// which it is added to each of them, `[batch, kv_heads, evicted]`.
+    fn shares(&self, view: &LayerView<'_>, split: &Split) -> Result<(Tensor<3, Int>, Tensor<3>)> {
+        let LayerView { layer, entries, .. } = *view;
+        let attention = view.group_mean(view.statistic(Statistic::Sums, self.name())?);
         let Split { kept, rest: evicted } = split;
         let device = attention.device();
         let [batch, heads, most] = evicted.indices.dims();
@@ -133,6 +126,6 @@ impl ValueMerge {
         let own = gather_scalars(attention, evicted);
         let merged = (drawn * sum).lower(own * number.clone());
         let share = number.clamp_min(1.0).recip() * present(evicted);
-        (start, share.mask_fill(merged.bool_not(), 0.0))
+        Ok((start, share.mask_fill(merged.bool_not(), 0.0)))
     }
 }

@@ -52,10 +52,6 @@ impl Quantized {
         128
     }
 
-    fn values_a_word(&self) -> usize {
-        32 / usize::from(self.bits)
-    }
-
     fn value_group(&self, head_dim: usize) -> usize {
         self.group.min(head_dim)
     }
@@ -76,7 +72,7 @@ impl StoreBuilder for Quantized {
         }
         check::columns("store.residual", self.residual)?;
         check::columns("store.group", self.group)?;
-        let word = self.values_a_word();
+        let word = 32 / usize::from(self.bits);
         if self.group == 0 || !self.group.is_multiple_of(word) {
             let must_be =
                 format!("a multiple of {word}, the numbers of {} bits in a word", self.bits);

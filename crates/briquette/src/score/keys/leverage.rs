@@ -68,11 +68,8 @@ impl Scorer for Leverage {
         let keys = view.keys()?.cast(DType::F32) * mask.clone();
         let number = mask.clone().sum_dim(2).clamp_min(1.0);
         let keys = (keys.clone() - keys.sum_dim(2) / number) * mask;
-        let [_, heads, _, channels] = keys.dims();
-        let keys = match self.sketch < channels {
-            true => {
-                precise_product(keys.clone(), self.projection(view.layer, heads, channels, &keys))
-            }
+        let keys = match self.sketch < keys.dims()[3] {
+            true => precise_product(keys.clone(), self.projection(view.layer, &keys)),
             false => keys,
         };
         let gram = precise_product(keys.clone().swap_dims(2, 3), keys.clone());
@@ -84,20 +81,15 @@ impl Scorer for Leverage {
 impl Leverage {
     /// Random sketch: normal numbers over the root of the sketch's channels, `[1, heads, channels,
     /// sketch]`, a function of seed, layer and head.
-    fn projection(
-        &self,
-        layer: usize,
-        heads: usize,
-        channels: usize,
-        like: &Tensor<4>,
-    ) -> Tensor<4> {
+    fn projection(&self, layer: usize, keys: &Tensor<4>) -> Tensor<4> {
+        let [_, heads, _, channels] = keys.dims();
         let scale = 1.0 / (self.sketch as f64).sqrt();
         let numbers = (0..heads).flat_map(|head| {
             (0..channels * self.sketch)
                 .map(move |index| (normal(self.seed, [layer, head, index]) * scale) as f32)
         });
         let data = TensorData::new(numbers.collect(), [1, heads, channels, self.sketch]);
-        Tensor::from_data(data, (&like.device(), DType::F32))
+        Tensor::from_data(data, (&keys.device(), DType::F32))
     }
 }
 
