@@ -12,9 +12,9 @@
 //! first; it makes the outputs and launches the kernels, or `launch.rs` does where several calls
 //! share a launch. Those are in `kernel.rs` or, where tensor cores have a kernel of their own, in
 //! `mma.rs` and `portable.rs`. Tensors that reach a launch together are in `operands.rs`, and the
-//! geometry of a launch is in `plan.rs`. A `…Problem` is the input of a launch as the host describes
-//! it, a `…Blueprint` the compile-time parameters of a kernel. No two files import each other, so
-//! nothing that the files of an operation share is in its `mod.rs`.
+//! geometry of a launch is in `plan.rs`. A `…Problem` is the input of a launch as the host
+//! describes it, a `…Blueprint` the compile-time parameters of a kernel. No two files import each
+//! other, so nothing that the files of an operation share is in its `mod.rs`.
 
 mod attention;
 mod cluster;

@@ -248,9 +248,9 @@ impl Model {
     /// # Errors
     /// [`Error::CacheShape`] for the cache of another model, [`Error::TokenOutOfRange`], and
     /// [`Error::Cache`] for what the cache refuses. An error in the middle of the layers leaves the
-    /// cache as it was before too ([`KvCache::transaction`]), except at a decoded token under a policy
-    /// that compresses in decoding: to take that back costs a copy of the cache, so it is the
-    /// caller's choice to run it in a step.
+    /// cache as it was before too ([`KvCache::transaction`]), except at a decoded token under a
+    /// policy that compresses in decoding: to take that back costs a copy of the cache, so it is
+    /// the caller's choice to run it in a transaction.
     pub fn forward(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
         self.head(self.hidden_states(tokens, cache)?)
     }

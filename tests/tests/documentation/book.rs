@@ -26,8 +26,8 @@ fn parsed(path: &str) -> File {
     syn::parse_file(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The names in policy files of the built-in stages of a folder, from the call of `built_in!` in its
-/// `spec.rs`.
+/// The names in policy files of the built-in stages of a folder, from the call of `built_in!` in
+/// its `spec.rs`.
 fn kinds(folder: &str) -> Vec<String> {
     let path = format!("crates/briquette/src/{folder}/spec.rs");
     let call = parsed(&path).items.into_iter().find_map(|item| match item {

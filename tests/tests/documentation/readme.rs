@@ -76,7 +76,7 @@ fn phrases() -> Vec<String> {
         format!("agree with `transformers` {} ", minor(&package("transformers"))),
         format!(
             "to {}.",
-            between("crates/briquette-models/tests/architectures.rs", "worst <= ", ",")
+            between("crates/briquette-models/tests/architectures.rs", "const NEAR: f32 = ", ";")
         ),
     ]
 }
