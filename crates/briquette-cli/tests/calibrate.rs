@@ -6,8 +6,7 @@ use std::{fs, thread, time::Duration};
 
 use briquette::{HeadScoreKind, Profile};
 use common::{
-    WEIGHTS, assert_says, copy_model, file, folder, json, read, read_json, refused, spawn, stdout,
-    text,
+    WEIGHTS, assert_says, copy_model, file, folder, json, read, refused, spawn, stdout, text,
 };
 use serde_json::Value;
 
@@ -79,8 +78,8 @@ fn profiles_are_read_by_the_policies_and_the_masking_test() {
 
     let counts = ["--counts", "0,16", "--length", "160", "--depths", "0,100", "--samples", "2"];
     let files = ["--profile", text(&profile), "--out", text(&masked)];
-    stdout([&["mask-heads"][..], &counts, &files].concat());
-    let report = read_json(&masked.join("mask-heads.json"));
+    let mask_heads = [&["mask-heads"][..], &counts, &files].concat();
+    let report = json(&mask_heads);
     let exact = |choice: &str, masked: u64| {
         let cells = report["cells"].as_array().unwrap();
         let mut found =
@@ -90,7 +89,17 @@ fn profiles_are_read_by_the_policies_and_the_masking_test() {
     assert!(exact("random", 0) >= 0.75, "{report}");
     assert_eq!(exact("semantic", 0), exact("random", 0));
     assert_eq!(exact("semantic", 16), 0.0);
-    assert!(read(&masked.join("mask-heads.svg")).starts_with("<svg"));
+    assert_eq!(report["cells"][3]["choice"], "copy-paste");
+    let csv = read(&masked.join("mask-heads.csv"));
+    assert!(csv.lines().count() == 1 + 4 * 2 && csv.contains("\nsemantic,16,4,0.0,0.0,"), "{csv}");
+    // No head is masked once for all, and an answer that is there is not asked for again.
+    let journal = masked.join("mask-heads.jsonl");
+    let kept = read(&journal);
+    assert_eq!(kept.lines().count(), 1 + (1 + 4) * 4, "{kept}");
+    let whole: Vec<&str> = kept.split_inclusive('\n').take(9).collect();
+    fs::write(&journal, whole.concat() + "{\"step\":[").unwrap();
+    assert_eq!(json(&mask_heads)["cells"], report["cells"]);
+    assert!(read(&journal).starts_with(&whole.concat()));
 
     // The embedded model without the profile that lies beside it.
     let bare = dir.path().join("bare");

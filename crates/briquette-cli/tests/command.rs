@@ -175,7 +175,7 @@ fn failures_exit_with_1_and_say_why() {
     let silent_out = dir.path().join("out.prefix");
     let (silent, silent_out) = (text(&silent), text(&silent_out));
     let prompt = ["generate", "--prompt", "x"];
-    let cases: [(&[&str], &[&str], &str); 20] = [
+    let cases: [(&[&str], &[&str], &str); 23] = [
         (&prompt, &["--policy", "nosuch"], "policy `nosuch`: there is no such method; `briquette"),
         (&prompt, &["--policy", "SnapKV"], "policy `SnapKV`: did you mean `snapkv`? there is no"),
         (&prompt, &["--policy", "full", "--budget", "25%"], "takes no budget, and 25% is given"),
@@ -204,6 +204,9 @@ fn failures_exit_with_1_and_say_why() {
         (&["generate", "--file", "no.txt"], &[], "no.txt"),
         (&["needle"], &["--haystack", empty], "hold no text"),
         (&["needle"], &["--lengths", "8192"], "4096"),
+        (&["mask-heads"], &["--length", "8192"], "4096"),
+        (&["mask-heads"], &["--counts", "0,65"], "65 heads are to be masked, the model has 64"),
+        (&["mask-heads"], &["--counts", "1,2,1"], "counts: a value is given twice"),
     ];
     for (command, args, reason) in cases {
         let error = refused(&[command, args].concat(), 1);
@@ -223,6 +226,7 @@ fn a_command_line_that_makes_no_sense_exits_with_2() {
         &["generate", "--prompt", "x", "--dtype", "f64"],
         &["needle", "--depths", "0,120"],
         &["needle", "--batch", "0"],
+        &["mask-heads", "--samples", "0"],
     ] {
         refused(args, 2);
     }

@@ -23,12 +23,6 @@ impl<'a, T> Marked<'a, T> {
     }
 }
 
-pub(super) fn write_json(path: &Path, result: &impl Serialize) -> Result<()> {
-    let text =
-        serde_json::to_string_pretty(&Marked::new(result)).map_err(|error| failed(path, error))?;
-    files::write(path, text + "\n")
-}
-
 /// A text in a cell, which a spreadsheet takes for a formula where it begins with `=`, `+`, `-`,
 /// `@` or a tab: such a text stands behind `'`. A dash alone is none.
 #[derive(Clone, Copy, Debug)]

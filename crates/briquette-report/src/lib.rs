@@ -7,7 +7,6 @@ mod files;
 pub mod html;
 mod latex;
 mod markdown;
-mod mask;
 mod methods;
 mod plot;
 mod summary;
@@ -16,7 +15,6 @@ mod tune;
 
 pub use error::{Error, Result};
 pub use files::Marked;
-pub use mask::MaskReport;
 pub use methods::methods;
 pub use summary::summary;
 pub use tune::TuneReport;

@@ -1,34 +1,19 @@
-use std::{fmt::Write, path::PathBuf, time::Instant};
+use std::{fmt::Write, num::NonZeroU16, path::PathBuf, time::Instant};
 
 use anyhow::{Context, Result};
 use briquette_eval::{
-    Error,
-    environment::Environment,
-    fingerprint,
-    mask::{self, Right},
-    run::weak,
-    settings,
-    tasks::{
-        needle::{NeedleTask, Place},
-        sample::MOST_SAMPLES,
-    },
+    Error, environment::Environment, files, fingerprint, mask, run::weak, settings,
+    stats::Proportion, tasks::needle,
 };
-use briquette_report::MaskReport;
+use briquette_report::table::{Column, Sheet, interval};
+use serde_json::json;
 
 use crate::{
     args::{
-        depths::DepthArgs,
-        haystack::HaystackArgs,
-        inputs,
-        jobs::JobsArgs,
-        model::{Loaded, ModelArgs},
-        profile::ProfileArgs,
-        resume::ResumeArgs,
+        depths::DepthArgs, haystack::HaystackArgs, inputs, jobs::JobsArgs, model::ModelArgs,
+        profile::ProfileArgs, resume::ResumeArgs,
     },
-    terminal::{
-        output::{Shown, TableArgs},
-        progress,
-    },
+    terminal::{output, progress},
 };
 
 const EXAMPLES: &str = "\
@@ -52,8 +37,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     depths: DepthArgs,
     /// Prompts for each depth
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    samples: usize,
+    #[arg(long, value_name = "N", default_value = "4")]
+    samples: NonZeroU16,
     /// Seed of the prompts and of the random heads
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -63,102 +48,95 @@ pub(crate) struct Args {
     jobs: JobsArgs,
     #[command(flatten)]
     resume: ResumeArgs,
-    /// Folder for mask-heads.json, mask-heads.csv and a picture as SVG and PNG
+    /// Folder for mask-heads.csv
     ///
     /// What has been measured is in its mask-heads.jsonl, where a run that was killed goes on.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    tables: TableArgs,
+    tables: output::TableArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let inputs = inputs::of(&args.model, &args.profile, [], args.haystack.inputs());
     let mut gate = args.tables.output.gate(inputs)?;
     if let Some(out) = &args.out {
-        let names = ["mask-heads.json", "mask-heads.csv", "*.svg", "*.png"];
-        gate.results("mask-heads", out, "mask-heads.jsonl", &names)?;
+        gate.results("mask-heads", out, "mask-heads.jsonl", &["mask-heads.csv"])?;
     }
     let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;
-    let name = loaded.name();
-    let Loaded { model, tokenizer, dir, device, dtype, other_weights } = loaded;
+    let (model, dir, name) = (&loaded.model, loaded.dir.display().to_string(), loaded.name());
     let profile = profiles.profile()?.with_context(|| {
-        let dir = dir.display();
         format!("there is no profile.json in {dir}: make one with `briquette calibrate`, or name one with --profile")
     })?;
-    let context = model.config().max_position_embeddings;
-    if args.length > context {
-        return Err(Error::ContextTooShort { length: args.length, context }.into());
+    let (length, context) = (args.length, model.config().max_position_embeddings);
+    if length > context {
+        return Err(Error::ContextTooShort { length, context }.into());
     }
-    if args.samples > MOST_SAMPLES {
-        let reason = format!("at most {MOST_SAMPLES} can be made");
-        return Err(Error::Setting { name: "samples", reason }.into());
-    }
-    let task = NeedleTask::new(&tokenizer, &haystack, args.seed)?;
+    let task = needle::NeedleTask::new(&loaded.tokenizer, &haystack, args.seed)?;
     let mut prompts = Vec::new();
-    for sample in 0..args.samples {
+    for sample in 0..usize::from(args.samples.get()) {
         for &depth in &args.depths.depths {
-            prompts.push(task.prompt(Place { length: args.length, depth, needles: 1, sample })?);
+            prompts.push(task.prompt(needle::Place { length, depth, needles: 1, sample })?);
         }
     }
 
-    let plan = serde_json::json!({
-        "length": args.length,
+    let plan = json!({
+        "length": length,
         "depths": args.depths.depths,
         "samples": args.samples,
         "seed": args.seed,
         "profile": fingerprint::of(profile.to_json()?.as_bytes()),
     });
-    let named = (&model, name.as_str(), profiles.weights()?);
+    let named = (model, name.as_str(), profiles.weights()?);
     let settings = settings::of("mask-heads", named, Some(&haystack), &[], &plan);
     let path = args.out.as_ref().map(|out| out.join("mask-heads.jsonl"));
-    let mut kept = Right::open(path.as_deref(), &settings, args.resume.accept(other_weights))?;
+    let accept = args.resume.accept(loaded.other_weights);
+    let mut kept = mask::Right::open(path.as_deref(), &settings, accept)?;
 
-    let bar = progress::bar(mask::steps(&args.counts, prompts.len()));
+    let measured = (model, profile.as_ref());
+    let (counts, seed, threads) = (&args.counts, args.seed, args.jobs.threads(&loaded.device)?);
+    let bar = progress::bar(0);
     let start = Instant::now();
-    let threads = args.jobs.threads(&device)?;
-    let on_prompt = |choice: mask::Choice| {
-        bar.set_message(choice.name());
-        bar.inc(1);
-    };
-    let (counts, seed) = (&args.counts, args.seed);
-    let cells = mask::run(&model, &profile, &prompts, counts, seed, threads, &mut kept, on_prompt);
+    let cells = mask::run(measured, &prompts, counts, seed, threads, &mut kept, |done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
     bar.finish_and_clear();
-    let report = MaskReport {
-        environment: Environment::new(
-            dir.display().to_string(),
-            model.cache_shape(),
-            dtype,
-            device,
-        ),
-        profile: profile.made.clone(),
-        haystack: haystack.name().to_owned(),
-        length: args.length,
-        depths: args.depths.depths,
-        samples: args.samples,
-        seed: args.seed,
-        seconds: start.elapsed().as_secs_f64(),
-        cells: cells?,
-    };
+    let (cells, seconds) = (cells?, start.elapsed().as_secs_f64());
 
-    let mut shown = Shown { tables: vec![report.table()], ..Shown::default() };
-    let whole = report.cells.iter().find(|cell| cell.masked == 0);
-    if let Some(said) = whole.and_then(|cell| weak("needle", cell.exact.rate, cell.exact.trials)) {
-        writeln!(shown.before, "{said}\n")?;
+    let heads = [Column::left("heads by"), Column::right("masked")];
+    let shares = ["exact", "per token"].map(Column::interval);
+    let mut sheet = Sheet::new(heads.into_iter().chain(shares))
+        .with_intervals("Brackets are 95 % Wilson intervals");
+    let mut csv = String::from(
+        "choice,masked,prompts,exact,exact_low,exact_high,per_token,per_token_low,per_token_high\n",
+    );
+    let rounded = |of: &Proportion| interval(of.rate, Some([of.low, of.high]), 2);
+    let whole = |of: &Proportion| format!("{:?},{:?},{:?}", of.rate, of.low, of.high);
+    for mask::Cell { choice, masked, exact, per_token, .. } in &cells {
+        sheet.row([choice.into(), masked.into(), rounded(exact), rounded(per_token)]);
+        writeln!(csv, "{choice},{masked},{},{},{}", exact.trials, whole(exact), whole(per_token))?;
     }
-    writeln!(
-        shown.behind,
-        "{} prompts per row, {} tokens, {:.0} s on {}",
-        prompts.len(),
-        report.length,
-        report.seconds,
-        report.environment.device
-    )?;
+    let exact = cells.iter().find(|cell| cell.masked == 0).map(|cell| cell.exact);
+    let said = exact.and_then(|exact| weak("needle", exact.rate, exact.trials));
+    let before = said.map_or_else(String::new, |said| said + "\n\n");
+    let (each, device) = (prompts.len(), &loaded.device);
+    let mut behind =
+        format!("{each} prompts per row, {length} tokens, {seconds:.0} s on {device}\n");
     if let Some(out) = &args.out {
-        let files = report.write(out)?;
-        writeln!(shown.behind, "{} files in {}", files.len(), out.display())?;
+        let path = out.join("mask-heads.csv");
+        files::write(&path, csv)?;
+        writeln!(behind, "all digits are in {}", path.display())?;
     }
-    args.tables.write(&shown, &report)
+    let report = json!({
+        "environment": Environment::new(dir, model.cache_shape(), loaded.dtype, loaded.device),
+        "haystack": haystack.name(),
+        "profile": profile.made,
+        "plan": plan,
+        "seconds": seconds,
+        "cells": cells,
+    });
+    args.tables.write(&output::Shown { before, tables: vec![sheet], behind }, &report)
 }
