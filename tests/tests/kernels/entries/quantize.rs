@@ -59,7 +59,9 @@ fn check(
             let measure = row * groups + place;
             let held = f64::from(min[measure]);
             assert_eq!(held, round(low, dtype), "{what}");
-            let (step, exact) = (f64::from(scale[measure]), (high - low) / top);
+            // A quotient in f32 that lies between two numbers of the type is rounded to the even one.
+            let exact = round(round(high - low, DType::F32) / top, DType::F32);
+            let step = f64::from(scale[measure]);
             let off = (step - round(exact, dtype)).abs();
             assert!(off <= 1e-6 * exact, "{what}: {step}, expected {exact}");
             for (number, x) in x.iter().enumerate() {
