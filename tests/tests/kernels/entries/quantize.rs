@@ -59,7 +59,7 @@ fn check(
             let measure = row * groups + place;
             let held = f64::from(min[measure]);
             assert_eq!(held, round(low, dtype), "{what}");
-            // A quotient in f32 that lies between two numbers of the type is rounded to the even one.
+            // A quotient in f32 may lie between two numbers of the type: the even one counts.
             let exact = round(round(high - low, DType::F32) / top, DType::F32);
             let step = f64::from(scale[measure]);
             let off = (step - round(exact, dtype)).abs();
