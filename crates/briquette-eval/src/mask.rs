@@ -47,7 +47,7 @@ pub type Right = Steps<(String, usize, usize), usize>;
 /// `kept`. `on_answer` hears how many answers there are, and of how many.
 ///
 /// # Errors
-/// [`Error::Setting`] without a number of heads, [`Error::TooManyHeads`], [`Error::Cache`] for a
+/// [`Error::Setting`] without a number of heads or a prompt, [`Error::TooManyHeads`], [`Error::Cache`] for a
 /// broken profile or that of another model, and failures of the model.
 pub fn run(
     (model, profile): (&Model, &Profile),
@@ -61,6 +61,9 @@ pub fn run(
     profile.check()?;
     profile.check_shape(model.cache_shape())?;
     check_list("counts", counts)?;
+    if prompts.is_empty() {
+        return Err(Error::Setting { name: "samples", reason: "no prompt to ask".into() });
+    }
     let heads = profile.shape.layers * profile.shape.query_heads;
     if let Some(&asked) = counts.iter().find(|count| **count > heads) {
         return Err(Error::TooManyHeads { asked, heads });

@@ -191,7 +191,7 @@ impl Model {
                 let held = self.most_held(policy, usize::MAX).saturating_add(slack);
                 (held > context).then_some(context)
             }
-            _ => Some(context),
+            PositionMode::Written | PositionMode::InCache | PositionMode::Deferred => Some(context),
         }
     }
 
@@ -205,7 +205,7 @@ impl Model {
                 let entry = self.cache_shape().token_bytes(self.dtype());
                 usize::try_from(bytes).unwrap_or(usize::MAX) / entry.max(1)
             }
-            _ => seen,
+            None => seen,
         }
     }
 

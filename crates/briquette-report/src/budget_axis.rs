@@ -19,7 +19,7 @@ impl BudgetUnit {
             Ok(Budget::Tokens(tokens)) => (Self::Tokens, tokens as f64),
             Ok(Budget::Ratio(ratio)) => (Self::Share, ratio),
             Ok(Budget::Bytes(bytes)) => (Self::Bytes, bytes as f64),
-            _ => (Self::Other, 0.0),
+            Err(_) => (Self::Other, 0.0),
         }
     }
 

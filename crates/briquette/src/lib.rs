@@ -33,7 +33,9 @@
 //! Every method is one composition of four stages, and data flows one way:
 //!
 //! ```text
-//! model → KvCache::attend → append → attend → score → allocate → reduce → store → model
+//! model → KvCache::attend → append → attend → output → model
+//!                                       ↓
+//!                        score → allocate → reduce → store
 //! ```
 //!
 //! - [`score`]: the importance of each entry, `[batch, kv_heads, entries]`;
@@ -41,8 +43,8 @@
 //! - [`reduce`]: evicting or merging the others;
 //! - [`store`]: the layout of the kept entries in memory.
 //!
-//! All of them are lent the same [`LayerView`]. A [`Policy`] composes them. [`ops`] holds the hot
-//! operations they share, behind one trait.
+//! The first three are lent a [`LayerView`] in turn. A [`Policy`] composes them. [`ops`] holds the
+//! hot operations they share, behind one trait.
 
 pub mod allocate;
 mod budget;

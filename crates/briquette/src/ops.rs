@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 pub(crate) use briquette_ops::*;
 pub use briquette_ops::{
-    AttentionOutput, AttentionStatistics, Clustering, Entries, EvictLimits, EvictMergeInput,
-    EvictSpreadInput, Fallback, HeadPattern, MergeInput, NearestInput, OpError, Ops, PackedNumbers,
-    Reference, SelectInput, Selection, Split, Statistic, Visibility, gather_rows, padding_mask,
+    AttentionOps, AttentionOutput, AttentionStatistics, ClusterOps, Clustering, Entries, EntryOps,
+    EvictLimits, EvictMergeInput, EvictSpreadInput, Fallback, HeadPattern, MergeInput, MergeOps,
+    ModelOps, NearestInput, OpError, Ops, PackedNumbers, Reference, SelectInput, SelectOps,
+    Selection, Split, Statistic, Visibility, gather_rows, norm, padding_mask,
 };
 
 /// Returns the fastest operations of this build: kernels on the devices that have them, tensor

@@ -40,7 +40,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// A profile of what the papers' methods read; everything else is empty.
+    /// A profile of what CompressKV and HeadKV read. It names no model, and has no statistics of
+    /// queries and no patterns.
     pub fn new(shape: CacheShape, heads: HeadScores, layer_errors: Vec<f64>) -> Self {
         let (model, made) = Default::default();
         let (weights, queries, patterns) = (None, None, None);

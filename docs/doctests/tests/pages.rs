@@ -26,19 +26,18 @@ fn links(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_summary_lists_every_page_and_all_are_compiled() {
+fn the_summary_lists_every_page() {
     let summary = read("SUMMARY.md");
     let listed: BTreeSet<&str> = links(&summary).into_iter().collect();
-    let compiled: BTreeSet<&str> = PAGES.iter().copied().collect();
-    assert_eq!(listed, compiled);
-
     let files = |folder: &str, prefix: &str| -> Vec<String> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src").join(folder);
         let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name());
         let names = names.map(|name| name.into_string().unwrap());
         names.filter(|name| name.ends_with(".md")).map(|name| format!("{prefix}{name}")).collect()
     };
-    for file in [files(".", ""), files("methods", "methods/")].concat() {
+    for file in
+        [files(".", ""), files("methods", "methods/"), files("evaluate", "evaluate/")].concat()
+    {
         assert!(
             file == "SUMMARY.md" || listed.contains(file.as_str()),
             "{file} is not in the summary"

@@ -94,28 +94,49 @@ pub enum Work {
 impl Tasks {
     /// All of them, in the order of the fields, with paths that begin at `base`.
     pub fn planned(&self, base: &Path) -> Vec<Planned> {
+        // A family that is forgotten here does not compile.
+        let Self {
+            needle,
+            variable_tracking,
+            common_words,
+            frequent_words,
+            passage_retrieval,
+            passage_count,
+            key_value,
+            multi_turn,
+            long_bench,
+            long_bench_v2,
+            zero_scrolls,
+            infinite_bench,
+            gsm8k,
+            coqa,
+            truthful_qa,
+            questions,
+            perplexity,
+            fidelity,
+        } = self;
         let mut all = Vec::new();
-        add(&self.needle, base, &mut all);
-        add(&self.variable_tracking, base, &mut all);
-        add(&self.common_words, base, &mut all);
-        add(&self.frequent_words, base, &mut all);
-        add(&self.passage_retrieval, base, &mut all);
-        add(&self.passage_count, base, &mut all);
-        add(&self.key_value, base, &mut all);
-        add(&self.multi_turn, base, &mut all);
-        add(&self.long_bench, base, &mut all);
-        add(&self.long_bench_v2, base, &mut all);
-        add(&self.zero_scrolls, base, &mut all);
-        add(&self.infinite_bench, base, &mut all);
-        add(&self.gsm8k, base, &mut all);
-        add(&self.coqa, base, &mut all);
-        add(&self.truthful_qa, base, &mut all);
-        add(&self.questions, base, &mut all);
-        for mut task in self.perplexity.iter().cloned() {
+        add(needle, base, &mut all);
+        add(variable_tracking, base, &mut all);
+        add(common_words, base, &mut all);
+        add(frequent_words, base, &mut all);
+        add(passage_retrieval, base, &mut all);
+        add(passage_count, base, &mut all);
+        add(key_value, base, &mut all);
+        add(multi_turn, base, &mut all);
+        add(long_bench, base, &mut all);
+        add(long_bench_v2, base, &mut all);
+        add(zero_scrolls, base, &mut all);
+        add(infinite_bench, base, &mut all);
+        add(gsm8k, base, &mut all);
+        add(coqa, base, &mut all);
+        add(truthful_qa, base, &mut all);
+        add(questions, base, &mut all);
+        for mut task in perplexity.iter().cloned() {
             task.resolve(base);
             all.push(Planned { label: task.label(), work: Work::Text(task) });
         }
-        for mut task in self.fidelity.iter().cloned() {
+        for mut task in fidelity.iter().cloned() {
             task.resolve(base);
             all.push(Planned { label: task.label(), work: Work::Fidelity(task) });
         }

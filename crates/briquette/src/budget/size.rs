@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 /// tokens = 256 }`, `{ ratio = 0.25 }`, `{ bytes = 524288 }`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum Budget {
     /// A number of tokens per layer and batch row, sinks and window included.
     Tokens(usize),

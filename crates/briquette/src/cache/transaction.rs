@@ -4,7 +4,8 @@ use super::{KvCache, layer::LayerCache, rollback::Rollback};
 use crate::Result;
 
 impl KvCache {
-    /// Runs several calls, and undoes all of them if one fails.
+    /// Runs several calls, and undoes all of them if `calls` returns an error. A transaction inside
+    /// of another is undone with it.
     ///
     /// These are, for example, the calls of all layers for one token or one chunk of a prompt.
     /// After a failure the cache is as it was before the first, also in the layers before the one
@@ -46,8 +47,8 @@ impl KvCache {
         self.try_transaction(calls)
     }
 
-    /// Whether a [`transaction`](Self::transaction) of the next decoded token would copy what its
-    /// layers hold. It would if the policy compresses in decoding, or if the token makes a store
+    /// Whether a [`transaction`](Self::transaction) of the next decoded token may copy what its
+    /// layers hold. It may if the policy compresses in decoding, or if the token makes a store
     /// pack others into room made by [device
     /// indexing](crate::state::Replay::begin_device_indexing).
     pub fn transaction_copies(&mut self) -> bool {

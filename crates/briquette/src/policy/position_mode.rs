@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 /// ([`Rotated`](crate::position::Rotated)) has `Written` only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum PositionMode {
     /// Positions that entries were written at. Keys are held encoded.
     #[default]

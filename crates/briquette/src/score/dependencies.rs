@@ -6,14 +6,15 @@ pub struct Dependencies {
     /// The host: numbers that it reads from the device, or launches that differ between steps.
     /// Such steps are not recorded.
     pub host: bool,
-    /// The order of the entries. A policy whose scorer takes them in any order, each with its own
-    /// position, can [decode in place](crate::store::SlotStore).
+    /// The order of the entries. Without it they come in any order in decode steps, each with its
+    /// own position; a policy may then [decode in place](crate::store::SlotStore), if steps do not
+    /// depend on the host either.
     pub order: bool,
-    /// The [budget](crate::LayerView::budget), or the numbers of tokens
-    /// [held](crate::LayerView::lengths) or [seen](crate::LayerView::seen). Such steps are not
+    /// The [budget](crate::LayerView::budget), or the numbers of entries
+    /// [held](crate::LayerView::lengths) or of tokens [seen](crate::LayerView::seen). Such steps are not
     /// recorded under a budget that grows with the tokens seen.
     pub budget: bool,
-    /// Keys or values.
+    /// Keys or values. Without it the view has arbitrary numbers in their place in decode steps.
     pub rows: bool,
 }
 

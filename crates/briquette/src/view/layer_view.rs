@@ -156,8 +156,9 @@ impl<'a> LayerView<'a> {
         self.given.ok_or_else(|| without(stage, "second pass over the prompt"))
     }
 
-    /// The position each entry was written at, ascending, `[batch, kv_heads, entries]`; −1 is
-    /// padding.
+    /// The position each entry was written at, `[batch, kv_heads, entries]`; −1 is padding.
+    /// Ascending, but in decode steps of a scorer that does not [depend on the
+    /// order](crate::score::Dependencies::order).
     pub fn positions(&self) -> &'a Tensor<3, Int> {
         &self.entries.positions
     }

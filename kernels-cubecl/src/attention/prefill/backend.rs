@@ -43,7 +43,8 @@ const _: () = assert!(SparseTiles::QUERIES.is_multiple_of(SIDE));
 pub(crate) enum Tiles<B: Backend> {
     /// All that a query sees.
     All,
-    /// Those of lists, and of what is seen in them what bits say, as [`SparseTiles`] has both.
+    /// Those of lists, and of what is seen in them what bits say, as [`SparseTiles`] has both. They
+    /// come with positions: a causal mask would pass over the bits.
     Listed { lists: IntTensor<B>, bits: IntTensor<B>, map: SparseMap },
 }
 

@@ -126,6 +126,7 @@ pub(super) struct LoadedLevels<E: Float> {
     leasts: Array<E>,
 }
 
+/// `N` is 4, as `quantized_planes` is launched: four words are loaded at once.
 #[cube]
 impl<E: Float, W: Int, N: Size> PlaneCodec<E, W, N> for Levels {
     type Pages = (Packed<Vector<W, N>, Chunk<E>>, Packed<W, E>);
