@@ -10,11 +10,11 @@
 //! `backend.rs` is how a call with Burn's tensors reaches the kernel, through Burn's dispatch,
 //! which knows the backend of a tensor, and through its fusion, which runs what it has put off
 //! first; it makes the outputs and launches the kernels. Where several calls share a launch, or one
-//! is long, that is in `launch.rs`. Kernels are in `kernel.rs` or, where tensor cores have a kernel of their own, in
-//! `mma.rs` and `portable.rs`. Tensors that reach a launch together are in `operands.rs`, and the
-//! geometry of a launch is in `plan.rs`. A `…Problem` is the input of a launch as the host
-//! describes it, a `…Blueprint` the compile-time parameters of a kernel. No two files import each
-//! other, so nothing that the files of an operation share is in its `mod.rs`.
+//! is long, that is in `launch.rs`. Kernels are in `kernel.rs` or, where tensor cores have a kernel
+//! of their own, in `mma.rs` and `portable.rs`. Tensors that reach a launch together are in
+//! `operands.rs`, and the geometry of a launch is in `plan.rs`. A `…Problem` is the input of a
+//! launch as the host describes it, a `…Blueprint` the compile-time parameters of a kernel. No two
+//! files import each other, so nothing that the files of an operation share is in its `mod.rs`.
 
 mod attention;
 mod cluster;

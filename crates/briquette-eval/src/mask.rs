@@ -47,8 +47,8 @@ pub type Right = Steps<(String, usize, usize), usize>;
 /// `kept`. `on_answer` hears how many answers there are, and of how many.
 ///
 /// # Errors
-/// [`Error::Setting`] without a number of heads or a prompt, [`Error::TooManyHeads`], [`Error::Cache`] for a
-/// broken profile or that of another model, and failures of the model.
+/// [`Error::Setting`] without a number of heads or a prompt, [`Error::TooManyHeads`],
+/// [`Error::Cache`] for a broken profile or that of another model, and failures of the model.
 pub fn run(
     (model, profile): (&Model, &Profile),
     prompts: &[tasks::needle::NeedlePrompt],

@@ -11,8 +11,8 @@ pub struct Dependencies {
     /// depend on the host either.
     pub order: bool,
     /// The [budget](crate::LayerView::budget), or the numbers of entries
-    /// [held](crate::LayerView::lengths) or of tokens [seen](crate::LayerView::seen). Such steps are not
-    /// recorded under a budget that grows with the tokens seen.
+    /// [held](crate::LayerView::lengths) or of tokens [seen](crate::LayerView::seen). Such steps
+    /// are not recorded under a budget that grows with the tokens seen.
     pub budget: bool,
     /// Keys or values. Without it the view has arbitrary numbers in their place in decode steps.
     pub rows: bool,
