@@ -1,9 +1,11 @@
 use briquette_ops::Visibility;
 use burn::{
     backend::{Backend, Dispatch, ExtensionType, tensor::IntTensor},
-    tensor::{DType, Shape},
+    tensor::DType,
 };
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use burn_cubecl::{CubeBackend, tensor::CubeTensor};
+
+use crate::common::backend::empty;
 
 /// Entries that each query sees.
 #[derive(ExtensionType)]
@@ -34,8 +36,7 @@ impl Visible<CubeBackend> {
         match self {
             Self::Positions { queries, entries } => (true, [queries, entries]),
             Self::Causal => {
-                let (client, device) = (beside.client.clone(), beside.device.clone());
-                let nothing = empty_device_dtype(client, device, Shape::from([1, 1, 1]), dtype);
+                let nothing = empty(beside, [1, 1, 1], dtype);
                 (false, [nothing.clone(), nothing])
             }
         }

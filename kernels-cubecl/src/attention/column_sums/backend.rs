@@ -1,15 +1,3 @@
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::{
-    backend::{
-        Backend, TensorMetadata, backend_extension, cubecl::dtype_to_storage_type,
-        tensor::FloatTensor,
-    },
-    tensor::{DType, Shape},
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
-
 #[cfg(cubecl_0_12)]
 use super::wgmma;
 use super::{
@@ -20,9 +8,12 @@ use super::{
 use crate::common::tile::wgmma::takes_heads;
 use crate::{
     attention::visible::Visible,
-    common::tile::{
-        portable::{SIDE, UNITS},
-        support::{chunked, multiplies},
+    common::{
+        backend::*,
+        tile::{
+            portable::{SIDE, UNITS},
+            support::{chunked, multiplies},
+        },
     },
 };
 
@@ -71,9 +62,8 @@ impl ColumnScoresBackend for CubeBackend {
         let (batch, heads, head_dim) = (shape[0], shape[1], shape[3]);
         let entries = keys.shape()[2];
         let client = queries.client.clone();
-        let sums = output_shapes(&shape, &keys.shape(), local, squares).map(|shape| {
-            empty_device_dtype(client.clone(), queries.device.clone(), shape, DType::F32)
-        });
+        let sums = output_shapes(&shape, &keys.shape(), local, squares)
+            .map(|shape| empty(&queries, shape, DType::F32));
         let (by_position, positions) = visible.positions(&queries, DType::I32);
         let blueprint = ColumnSumsBlueprint { head_dim, by_position, local: local > 0, squares };
         #[cfg(cubecl_0_12)]

@@ -1,16 +1,5 @@
 use briquette_ops::{SparseMap, SparseTiles};
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::{
-    backend::{
-        Backend, ExtensionType, TensorMetadata, backend_extension,
-        cubecl::dtype_to_storage_type,
-        tensor::{FloatTensor, IntTensor},
-    },
-    tensor::{DType, Shape},
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{ComptimeOptionArgs, CubeCount, CubeDim};
+use cubecl::prelude::ComptimeOptionArgs;
 
 #[cfg(cubecl_0_12)]
 use super::wgmma;
@@ -23,9 +12,12 @@ use super::{
 use crate::common::tile::wgmma::takes_heads;
 use crate::{
     attention::visible::Visible,
-    common::tile::{
-        portable::{SIDE, UNITS},
-        support::{chunked, multiplies},
+    common::{
+        backend::*,
+        tile::{
+            portable::{SIDE, UNITS},
+            support::{chunked, multiplies},
+        },
     },
 };
 
@@ -78,10 +70,8 @@ impl AttentionBackend for CubeBackend {
         let shape = queries.shape();
         let (batch, heads, new, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
         let client = queries.client.clone();
-        let empty =
-            |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
-        let log_sum_exp = empty(Shape::from([batch, heads, new]), DType::F32);
-        let output = empty(shape, queries.dtype);
+        let log_sum_exp = empty(&queries, [batch, heads, new], DType::F32);
+        let output = empty(&queries, shape, queries.dtype);
         let (by_position, positions) = visible.positions(&queries, DType::I32);
         let pattern = match tiles {
             Tiles::All => None,

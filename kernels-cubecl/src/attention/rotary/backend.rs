@@ -1,16 +1,5 @@
-use burn::{
-    backend::{
-        Backend, ExtensionType, TensorMetadata, backend_extension,
-        cubecl::dtype_to_storage_type,
-        tensor::{FloatTensor, IntTensor},
-    },
-    tensor::Shape,
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
-
 use super::kernel;
-use crate::common::vector::vector_size;
+use crate::common::{backend::*, vector::vector_size};
 
 /// Tensors of [`RotaryTables`](briquette_ops::RotaryTables).
 #[derive(ExtensionType)]
@@ -92,7 +81,7 @@ impl RotateBackend for CubeBackend {
 }
 
 fn empty_like(x: &CubeTensor) -> CubeTensor {
-    empty_device_dtype(x.client.clone(), x.device.clone(), x.shape(), x.dtype)
+    empty(x, x.shape(), x.dtype)
 }
 
 /// Numbers that are loaded at once, of rows and tables.

@@ -1,16 +1,3 @@
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::{
-    backend::{
-        Backend, TensorMetadata, backend_extension,
-        cubecl::dtype_to_storage_type,
-        tensor::{FloatTensor, IntTensor},
-    },
-    tensor::{DType, Shape},
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{Client, CubeCount, CubeDim};
-
 use super::{
     mma::{self, WindowBlueprint, measure_planes, weigh_planes},
     plan::WindowPlan,
@@ -19,6 +6,7 @@ use super::{
 use crate::{
     attention::visible::Visible,
     common::{
+        backend::*,
         processors::processors,
         tile::{
             product::UNITS,
@@ -84,10 +72,8 @@ impl WindowBackend for CubeBackend {
         scale: f32,
         kind: Kind,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let outputs = shapes(&queries.shape(), &keys.shape(), kind).map(|shape| {
-            let (client, device) = (queries.client.clone(), queries.device.clone());
-            empty_device_dtype(client, device, shape, DType::F32)
-        });
+        let outputs = shapes(&queries.shape(), &keys.shape(), kind)
+            .map(|shape| empty(&queries, shape, DType::F32));
         let (by_position, [of_queries, of_entries]) = visible.positions(&queries, counted.dtype);
         let on_planes = takes_planes(&queries, &keys, scale);
         let tensors = [queries, keys, of_queries, of_entries, counted];
@@ -155,12 +141,7 @@ fn launch_planes(
     let blocks = (group * window).div_ceil(rows);
     let measured = share(&client, tiles, MEASURING, lists * blocks);
     let splits = tiles.div_ceil(measured);
-    let found = empty_device_dtype(
-        client.clone(),
-        queries.device.clone(),
-        Shape::from([splits, lists, 2, group * window]),
-        DType::F32,
-    );
+    let found = empty(&queries, [splits, lists, 2, group * window], DType::F32);
     measure_planes::launch(
         &client,
         CubeCount::Static(splits as u32, blocks as u32, lists as u32),
@@ -219,15 +200,13 @@ fn launch_portable(
     let WindowPlan { tile, blocks, parts, tiles, tiles_of_split, splits } =
         WindowPlan::new([batch, heads, window], kv_heads, entries);
     let client = queries.client.clone();
-    let device = queries.device.clone();
-    let empty = |shape: &[usize]| {
-        empty_device_dtype(client.clone(), device.clone(), Shape::from(shape), DType::F32)
-    };
     let types = [queries.dtype, keys.dtype, counted.dtype].map(dtype_to_storage_type);
     let vectors = [vector_size(&queries), vector_size(&keys)];
     let old = entries.saturating_sub(window);
 
-    let [highest_of, sums_of] = [(); 2].map(|()| empty(&[splits, lists, rows]));
+    let [highest_of, sums_of] =
+        [(); 2].map(|()| empty(&queries, [splits, lists, rows], DType::F32));
+    let [highest, inverse] = [(); 2].map(|()| empty(&queries, [lists, rows], DType::F32));
     portable::measure::launch(
         &client,
         CubeCount::Static(splits as u32, (blocks * parts) as u32, lists as u32),
@@ -250,7 +229,6 @@ fn launch_portable(
         by_position,
         types,
     );
-    let [highest, inverse] = [(); 2].map(|()| empty(&[lists, rows]));
     portable::settle::launch(
         &client,
         CubeCount::Static(rows.div_ceil(UNITS) as u32, lists as u32, 1),

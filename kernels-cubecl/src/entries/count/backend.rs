@@ -1,12 +1,5 @@
-use burn::{
-    backend::{Backend, TensorMetadata, backend_extension, tensor::FloatTensor},
-    tensor::DType,
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
-use cubecl::prelude::CubeDim;
-
 use super::kernel;
-use crate::common::rows::cube_count;
+use crate::common::{backend::*, rows::cube_count};
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -29,9 +22,9 @@ impl CountBackend for CubeBackend {
         added: u32,
         squared: u32,
     ) -> FloatTensor<Self> {
-        let (client, device) = (statistics.client.clone(), statistics.device.clone());
+        let client = statistics.client.clone();
         let (shape, batch) = (statistics.shape(), weights.shape()[0]);
-        let output = empty_device_dtype(client.clone(), device, shape.clone(), DType::F32);
+        let output = empty(&statistics, shape.clone(), DType::F32);
         kernel::count::launch(
             &client,
             cube_count((batch * shape[1] * shape[2]).div_ceil(kernel::UNITS)),

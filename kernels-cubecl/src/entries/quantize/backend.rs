@@ -1,18 +1,5 @@
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::{
-    backend::{
-        Backend, TensorMetadata, backend_extension,
-        cubecl::dtype_to_storage_type,
-        tensor::{FloatTensor, IntTensor},
-    },
-    tensor::{DType, Shape},
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::CubeDim;
-
 use super::kernel::{self, UNITS};
-use crate::common::{rounding::Precision, rows::cube_count};
+use crate::common::{backend::*, rounding::Precision, rows::cube_count};
 
 /// The kernels as operations of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -47,10 +34,6 @@ fn shapes_of_groups(x: &Shape, group: usize, bits: u8) -> [Shape; 2] {
 /// Shapes of words and scales.
 fn shapes_of_vectors(x: &Shape) -> [Shape; 2] {
     [Shape::from([x[0], x[1] * x[2].div_ceil(4)]), Shape::from([x[0], x[1]])]
-}
-
-fn empty(like: &CubeTensor, shape: Shape, dtype: DType) -> CubeTensor {
-    empty_device_dtype(like.client.clone(), like.device.clone(), shape, dtype)
 }
 
 impl QuantizeBackend for CubeBackend {

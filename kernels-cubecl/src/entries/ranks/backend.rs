@@ -1,11 +1,5 @@
-use burn::backend::{
-    Backend, TensorMetadata, backend_extension, cubecl::dtype_to_storage_type, tensor::IntTensor,
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
-use cubecl::prelude::CubeDim;
-
 use super::kernel;
-use crate::common::{eviction::weakest::UNITS, rows::cube_count};
+use crate::common::{backend::*, eviction::weakest::UNITS, rows::cube_count};
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -18,8 +12,7 @@ pub(super) trait RanksBackend: Backend {
 impl RanksBackend for CubeBackend {
     fn ranks(positions: IntTensor<Self>, sinks: u32) -> IntTensor<Self> {
         let (client, shape, dtype) = (positions.client.clone(), positions.shape(), positions.dtype);
-        let device = positions.device.clone();
-        let ranks = empty_device_dtype(client.clone(), device, shape.clone(), dtype);
+        let ranks = empty(&positions, shape.clone(), dtype);
         kernel::ranks::launch(
             &client,
             cube_count(shape[0] * shape[1]),

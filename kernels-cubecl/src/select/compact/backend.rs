@@ -1,18 +1,8 @@
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::{
-    backend::{
-        Backend, ExtensionType, TensorMetadata, backend_extension,
-        cubecl::dtype_to_storage_type,
-        tensor::{FloatTensor, IntTensor},
-    },
-    tensor::{DType, Shape},
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
-
 use super::kernel;
-use crate::common::copy_rows::{UNITS, rows_of_cube, vector_size};
+use crate::common::{
+    backend::*,
+    copy_rows::{UNITS, rows_of_cube, vector_size},
+};
 
 /// Entries with what is known of them.
 #[derive(ExtensionType)]
@@ -71,11 +61,10 @@ impl CompactBackend for CubeBackend {
         filled: bool,
     ) -> EntryTensors<Self> {
         let EntryTensors { keys, values, positions, statistics, is_counted } = entries;
-        let (client, device) = (keys.client.clone(), keys.device.clone());
+        let client = keys.client.clone();
         let shape = indices.shape();
         let (rows, columns) = (shape[0] * shape[1], shape[2]);
-        let empty = |shape, dtype| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
-        let like = |x: &CubeTensor| empty(with_columns(&x.shape(), columns), x.dtype);
+        let like = |x: &CubeTensor| empty(x, with_columns(&x.shape(), columns), x.dtype);
         let kept = EntryTensors::<Self> {
             keys: like(&keys),
             values: like(&values),
@@ -83,7 +72,7 @@ impl CompactBackend for CubeBackend {
             statistics: if is_counted {
                 like(&statistics)
             } else {
-                empty(Shape::from(NO_STATISTICS), DType::F32)
+                empty(&keys, NO_STATISTICS, DType::F32)
             },
             is_counted,
         };

@@ -1,16 +1,5 @@
-use burn::{
-    backend::{
-        Backend, TensorMetadata, backend_extension,
-        cubecl::dtype_to_storage_type,
-        tensor::{FloatTensor, IntTensor},
-    },
-    tensor::DType,
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
-use cubecl::prelude::CubeDim;
-
 use super::kernel;
-use crate::common::{eviction::weakest::UNITS, rows::cube_count};
+use crate::common::{backend::*, eviction::weakest::UNITS, rows::cube_count};
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -33,11 +22,7 @@ impl RobustBackend for CubeBackend {
         positions: IntTensor<Self>,
     ) -> FloatTensor<Self> {
         let (client, shape) = (sums.client.clone(), positions.shape());
-        let empty = || {
-            let device = sums.device.clone();
-            empty_device_dtype(client.clone(), device, shape.clone(), DType::F32)
-        };
-        let (scores, deviations) = (empty(), empty());
+        let [scores, deviations] = [(); 2].map(|()| empty(&sums, shape.clone(), DType::F32));
         let group = sums.shape()[1] / shape[1];
         let integers = dtype_to_storage_type(positions.dtype);
         kernel::robust_scores::launch(

@@ -1,18 +1,5 @@
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::{
-    backend::{
-        Backend, ExtensionType, TensorMetadata, backend_extension,
-        cubecl::dtype_to_storage_type,
-        tensor::{FloatTensor, IntTensor},
-    },
-    tensor::{DType, Shape},
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
-use cubecl::prelude::{CubeCount, CubeDim};
-
 use super::kernel;
-use crate::common::copy_rows;
+use crate::common::{backend::*, copy_rows};
 
 /// Bounds of the lists of heads.
 #[derive(ExtensionType)]
@@ -59,10 +46,9 @@ impl PadBackend for CubeBackend {
         width: usize,
         tail: usize,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let (client, device, dtype) = (keys.client.clone(), keys.device.clone(), keys.dtype);
+        let (client, dtype) = (keys.client.clone(), keys.dtype);
         let shape = rectangle(&tail_keys.shape(), width + tail);
-        let [all_keys, all_values] = [(); 2]
-            .map(|()| empty_device_dtype(client.clone(), device.clone(), shape.clone(), dtype));
+        let [all_keys, all_values] = [(); 2].map(|()| empty(&keys, shape.clone(), dtype));
         let tensors = [&keys, &values, &tail_keys, &tail_values, &all_keys, &all_values];
         let vector = copy_rows::vector_size(tensors);
         let vectors = shape[3] / vector;

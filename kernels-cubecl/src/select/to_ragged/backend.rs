@@ -1,18 +1,5 @@
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::{
-    backend::{
-        Backend, TensorMetadata, backend_extension,
-        cubecl::dtype_to_storage_type,
-        tensor::{FloatTensor, IntTensor},
-    },
-    tensor::Shape,
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
-use cubecl::prelude::{CubeCount, CubeDim};
-
 use super::kernel;
-use crate::common::copy_rows;
+use crate::common::{backend::*, copy_rows};
 
 /// Packing as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -42,11 +29,9 @@ impl PackBackend for CubeBackend {
         offsets: IntTensor<Self>,
         total: usize,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let (client, device, dtype) = (keys.client.clone(), keys.device.clone(), keys.dtype);
+        let (client, dtype) = (keys.client.clone(), keys.dtype);
         let shape = keys.shape();
-        let [list_keys, list_values] = [(); 2].map(|()| {
-            empty_device_dtype(client.clone(), device.clone(), list(&shape, total), dtype)
-        });
+        let [list_keys, list_values] = [(); 2].map(|()| empty(&keys, list(&shape, total), dtype));
         let vector = copy_rows::vector_size([&keys, &values, &list_keys, &list_values]);
         let vectors = shape[3] / vector;
         let types = [dtype, offsets.dtype].map(dtype_to_storage_type);

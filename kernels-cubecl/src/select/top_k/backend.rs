@@ -1,20 +1,7 @@
-#[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::{
-    backend::{
-        Backend, TensorMetadata, backend_extension,
-        cubecl::dtype_to_storage_type,
-        tensor::{FloatTensor, IntTensor},
-    },
-    tensor::{DType, Shape},
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype};
-use cubecl::{
-    ir::{ElemType, Type, UIntKind, features::AtomicUsage},
-    prelude::{Client, CubeCount, CubeDim},
-};
+use cubecl::ir::{ElemType, Type, UIntKind, features::AtomicUsage};
 
 use super::kernel;
+use crate::common::backend::*;
 
 /// Selection as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -94,10 +81,8 @@ impl SelectBackend for CubeBackend {
         let shape = scores.shape();
         let [lists, columns] = [shape[0] * shape[1], shape[2]];
         let client = scores.client.clone();
-        let empty =
-            |shape, dtype| empty_device_dtype(client.clone(), scores.device.clone(), shape, dtype);
         let outputs = output_shapes(&shape, width, others, parts);
-        let [indices, rest, nan] = outputs.map(|shape| empty(shape, rows.dtype));
+        let [indices, rest, nan] = outputs.map(|shape| empty(&scores, shape, rows.dtype));
         // Checked before.
         let units = units(&client, columns).unwrap_or(256);
         let cubes = || CubeCount::Static(lists as u32, parts as u32, 1);
@@ -118,8 +103,8 @@ impl SelectBackend for CubeBackend {
             );
             return (indices, rest, nan);
         }
-        let new_counts = || empty(Shape::from([lists, parts, kernel::BINS]), DType::U32);
-        let new_state = || empty(Shape::from([lists, parts, 3]), DType::U32);
+        let new_counts = || empty(&scores, [lists, parts, kernel::BINS], DType::U32);
+        let new_state = || empty(&scores, [lists, parts, 3], DType::U32);
         // The first pass reads none, the last writes none.
         let (mut counts, mut state) = (new_counts(), new_state());
         for pass in 0..=kernel::PASSES {
