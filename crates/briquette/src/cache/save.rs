@@ -155,13 +155,13 @@ fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConf
         let (found, given) = (header.policy.clone(), policy.name().to_owned());
         return Err(PrefixError::OtherPolicy { found, given }.into());
     }
-    let of_scale = |scale: Option<String>| scale.unwrap_or_else(|| "none".to_owned());
     let scale = config.softmax_scale.map(|scale| scale.to_string());
     for (what, found, given) in [
-        ("the type", header.dtype.clone(), format!("{:?}", config.dtype)),
-        ("the softmax scale", of_scale(header.softmax_scale.clone()), of_scale(scale)),
+        ("the type", Some(header.dtype.clone()), Some(format!("{:?}", config.dtype))),
+        ("the softmax scale", header.softmax_scale.clone(), scale),
     ] {
         if found != given {
+            let [found, given] = [found, given].map(|it| it.unwrap_or_else(|| "none".to_owned()));
             return Err(PrefixError::OtherConfig { what, found, given }.into());
         }
     }
