@@ -196,6 +196,12 @@ mod tests {
     }
 
     #[test]
+    fn words_are_distinct() {
+        assert_eq!(words().count(), 64);
+        assert_eq!(words().collect::<HashSet<_>>().len(), 64);
+    }
+
+    #[test]
     fn prompt_has_the_trained_form_and_the_exact_length() {
         let (task, form) = (task(), NeedleTemplate::ember());
         for length in [128, 256, 511, 2048, 4096] {
