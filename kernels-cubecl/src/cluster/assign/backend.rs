@@ -1,15 +1,8 @@
 // An operation of a backend takes its tensors one by one.
 #![allow(clippy::too_many_arguments)]
 
-use burn::backend::{
-    Backend, backend_extension,
-    tensor::{FloatTensor, IntTensor},
-};
-#[cfg(feature = "fusion")]
-use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
-use burn_cubecl::CubeBackend;
-
-use super::launch::launch;
+use super::kernel;
+use crate::common::backend::*;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -17,7 +10,10 @@ pub(super) trait AssignClustersBackend: Backend {
     /// See [`super::assign_clusters`]: clusters and ranks. A head lacks `padding` clusters, has
     /// `merging` rows to be merged, and its clusters are counted from `first` on; or what `held`
     /// says where heads `differ`.
-    #[fusion(meta = outputs)]
+    #[fusion(meta = |rows, _kept_rows, _merged, _nearest, _representatives, _held, _positions,
+        _similarity, _scores, _padding, _merging, _first, _threshold, _merges, _differ| {
+        (rows.clone(), TensorSpec::new(rows.shape.clone(), DType::F32))
+    })]
     fn assign_clusters(
         rows: IntTensor<Self>,
         kept_rows: IntTensor<Self>,
@@ -35,28 +31,6 @@ pub(super) trait AssignClustersBackend: Backend {
         merges: bool,
         differ: bool,
     ) -> (IntTensor<Self>, FloatTensor<Self>);
-}
-
-/// Shapes and types of the outputs of [`AssignClustersBackend::assign_clusters`], for fusion.
-#[cfg(feature = "fusion")]
-fn outputs(
-    rows: &TensorSpec,
-    _left: &TensorSpec,
-    _merged: &TensorSpec,
-    _nearest: &TensorSpec,
-    _centers: &TensorSpec,
-    _held: &TensorSpec,
-    _positions: &TensorSpec,
-    _similarity: &TensorSpec,
-    _scores: &TensorSpec,
-    _padding: &usize,
-    _merging: &usize,
-    _first: &usize,
-    _threshold: &f32,
-    _merges: &bool,
-    _differ: &bool,
-) -> (TensorSpec, TensorSpec) {
-    (rows.clone(), TensorSpec::new(rows.shape.clone(), DType::F32))
 }
 
 impl AssignClustersBackend for CubeBackend {
@@ -77,8 +51,33 @@ impl AssignClustersBackend for CubeBackend {
         merges: bool,
         differ: bool,
     ) -> (IntTensor<Self>, FloatTensor<Self>) {
-        let ints = [rows, kept_rows, merged, nearest, representatives, held, positions];
-        let floats = [similarity, scores];
-        launch(ints, floats, [padding, merging, first], threshold, [merges, differ])
+        let (client, shape, dtype) = (scores.client.clone(), rows.shape(), rows.dtype);
+        let [clusters, ranks] =
+            [dtype, DType::F32].map(|dtype| empty(&scores, shape.clone(), dtype));
+        let cubes = shape[2].div_ceil(kernel::UNITS);
+        kernel::assign_clusters::launch(
+            &client,
+            CubeCount::Static(cubes as u32, (shape[0] * shape[1]) as u32, 1),
+            CubeDim::new_1d(kernel::UNITS as u32),
+            rows.into_tensor_arg(),
+            kept_rows.into_tensor_arg(),
+            merged.into_tensor_arg(),
+            nearest.into_tensor_arg(),
+            representatives.into_tensor_arg(),
+            held.into_tensor_arg(),
+            positions.into_tensor_arg(),
+            similarity.into_tensor_arg(),
+            scores.into_tensor_arg(),
+            clusters.clone().into_tensor_arg(),
+            ranks.clone().into_tensor_arg(),
+            padding,
+            merging,
+            first,
+            threshold,
+            merges,
+            differ,
+            dtype_to_storage_type(dtype),
+        );
+        (clusters, ranks)
     }
 }

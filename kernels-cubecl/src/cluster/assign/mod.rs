@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{AssignClustersInput, AssignClustersOutput, MergedRows, Result, constant_ints};
 use burn::{

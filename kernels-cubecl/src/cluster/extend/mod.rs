@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{ExtendInput, ExtendOutput, Result, constant_ints};
 use burn::{backend::Dispatch, tensor::Tensor};

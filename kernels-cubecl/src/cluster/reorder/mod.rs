@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{ReorderTokensInput, ReorderTokensOutput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};

@@ -1,21 +1,11 @@
-use burn::backend::{
-    Backend, backend_extension,
-    tensor::{FloatTensor, IntTensor},
-};
-#[cfg(feature = "fusion")]
-use burn::{
-    backend::fusion::custom::TensorSpec,
-    tensor::{DType, Shape},
-};
-use burn_cubecl::CubeBackend;
-
-use super::launch::launch;
+use super::kernel;
+use crate::common::backend::*;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait RowWeightsBackend: Backend {
     /// See [`super::row_weights`].
-    #[fusion(meta = outputs)]
+    #[fusion(dtype = DType::F32, shape = Shape::from([rows[0], rows[1], *height]))]
     fn row_weights(
         rows: IntTensor<Self>,
         positions: IntTensor<Self>,
@@ -24,19 +14,6 @@ pub(super) trait RowWeightsBackend: Backend {
         least: f32,
         most: f32,
     ) -> FloatTensor<Self>;
-}
-
-/// Shapes and types of the outputs of [`RowWeightsBackend::row_weights`], for fusion.
-#[cfg(feature = "fusion")]
-fn outputs(
-    rows: &TensorSpec,
-    _positions: &TensorSpec,
-    _scores: &TensorSpec,
-    height: &usize,
-    _least: &f32,
-    _most: &f32,
-) -> TensorSpec {
-    TensorSpec::new(Shape::from([rows.shape[0], rows.shape[1], *height]), DType::F32)
 }
 
 impl RowWeightsBackend for CubeBackend {
@@ -48,6 +25,21 @@ impl RowWeightsBackend for CubeBackend {
         least: f32,
         most: f32,
     ) -> FloatTensor<Self> {
-        launch([rows, positions], scores, height, [least, most])
+        let (client, shape, dtype) = (scores.client.clone(), scores.shape(), rows.dtype);
+        let weights = empty(&scores, [shape[0], shape[1], height], DType::F32);
+        let cubes = height.div_ceil(kernel::UNITS);
+        kernel::row_weights::launch(
+            &client,
+            CubeCount::Static(cubes as u32, (shape[0] * shape[1]) as u32, 1),
+            CubeDim::new_1d(kernel::UNITS as u32),
+            rows.into_tensor_arg(),
+            positions.into_tensor_arg(),
+            scores.into_tensor_arg(),
+            weights.clone().into_tensor_arg(),
+            least,
+            most,
+            dtype_to_storage_type(dtype),
+        );
+        weights
     }
 }

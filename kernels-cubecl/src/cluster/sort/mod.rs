@@ -1,6 +1,5 @@
 mod backend;
 mod kernel;
-mod launch;
 
 use briquette_ops::{ClusterOrder, Result};
 use burn::{
@@ -8,7 +7,7 @@ use burn::{
     tensor::{Int, Tensor},
 };
 
-use self::{backend::SortByClusterBackend, launch::units};
+use self::backend::{SortByClusterBackend, units};
 use crate::common::check::Check;
 
 /// Sorts the columns of each row by their cluster, `[batch, heads, columns]`: what is less than
