@@ -1,11 +1,7 @@
 use briquette_ops::Visibility;
-use burn::{
-    backend::{Backend, Dispatch, ExtensionType, tensor::IntTensor},
-    tensor::DType,
-};
-use burn_cubecl::{CubeBackend, tensor::CubeTensor};
+use burn::backend::Dispatch;
 
-use crate::common::backend::empty;
+use crate::common::backend::*;
 
 /// Entries that each query sees.
 #[derive(ExtensionType)]

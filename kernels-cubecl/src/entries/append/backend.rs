@@ -1,13 +1,5 @@
-use burn::backend::{
-    Backend, ExtensionType, TensorMetadata, backend_extension,
-    cubecl::dtype_to_storage_type,
-    tensor::{FloatTensor, IntTensor},
-};
-use burn_cubecl::CubeBackend;
-use cubecl::prelude::CubeDim;
-
 use super::kernel;
-use crate::common::{copy_rows::vector_size, rows::cube_count, writable::writable};
+use crate::common::{backend::*, copy_rows::vector_size, rows::cube_count, writable::writable};
 
 /// Buffers that a token is written into.
 #[derive(ExtensionType)]

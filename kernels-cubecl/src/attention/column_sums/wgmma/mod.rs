@@ -2,13 +2,11 @@
 
 mod kernel;
 
-use burn::backend::{TensorMetadata, cubecl::dtype_to_storage_type};
-use burn_cubecl::{kernel::into_contiguous, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
+use burn_cubecl::kernel::into_contiguous;
 
 use self::kernel::{KEYS, QUERIES, UNITS, column_scores_groups};
 use super::portable::ColumnSumsBlueprint;
-use crate::common::tile::wgmma::panels;
+use crate::common::{backend::*, tile::wgmma::panels};
 
 /// Writes the sums, causally, and those that are wanted of the last `local` queries and of squares.
 pub(super) fn launch(

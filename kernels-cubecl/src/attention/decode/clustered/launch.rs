@@ -1,17 +1,6 @@
 use std::array;
 
-#[cfg(feature = "fusion")]
-use burn::{backend::fusion::custom::TensorSpec, tensor::Shape};
-use burn::{
-    backend::{
-        Backend, TensorMetadata, backend_extension,
-        cubecl::dtype_to_storage_type,
-        tensor::{FloatTensor, IntTensor},
-    },
-    tensor::DType,
-};
-use burn_cubecl::{CubeBackend, kernel::into_contiguous, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
+use burn_cubecl::kernel::into_contiguous;
 
 use super::mma::{ClusteredBlueprint, shared_planes};
 #[cfg(feature = "fusion")]
@@ -24,7 +13,10 @@ use crate::{
         mma::{HEADS, TILE},
         operands::{Clusters, Rotary, RotaryArgsLaunch, TailTensors, key_values},
     },
-    common::tile::support::{is_chunked, multiplies},
+    common::{
+        backend::*,
+        tile::support::{is_chunked, multiplies},
+    },
 };
 
 /// Index of the queries among the tensors of a kernel.

@@ -1,16 +1,4 @@
 #[cfg(feature = "fusion")]
-use burn::backend::fusion::custom::TensorSpec;
-use burn::{
-    backend::{
-        Backend, TensorMetadata, backend_extension, cubecl::dtype_to_storage_type,
-        tensor::FloatTensor,
-    },
-    tensor::{DType, Shape},
-};
-use burn_cubecl::{CubeBackend, tensor::CubeTensor};
-use cubecl::prelude::{Client, CubeCount, CubeDim};
-
-#[cfg(feature = "fusion")]
 use super::operands::{DecodeTensorsMetadata, EntryCountsMetadata, KvMaskMetadata};
 use super::{
     entries::{EntryKinds, entries_of},
@@ -26,6 +14,7 @@ use crate::{
         split::{self, operands::TailTensors},
     },
     common::{
+        backend::*,
         processors::processors,
         strides::row_strides,
         tile::mma::CHUNK,

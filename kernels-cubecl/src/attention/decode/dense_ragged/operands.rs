@@ -1,9 +1,6 @@
 //! The operand and the result that have several forms.
 
-use burn::backend::{
-    Backend, ExtensionType,
-    tensor::{FloatTensor, IntTensor},
-};
+use crate::common::backend::*;
 
 /// Entries that a query sees.
 #[derive(ExtensionType)]

@@ -1,16 +1,4 @@
 #[cfg(feature = "fusion")]
-use burn::{backend::fusion::custom::TensorSpec, tensor::Shape};
-use burn::{
-    backend::{
-        Backend, TensorMetadata, backend_extension, cubecl::dtype_to_storage_type,
-        tensor::FloatTensor,
-    },
-    tensor::DType,
-};
-use burn_cubecl::{CubeBackend, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
-
-#[cfg(feature = "fusion")]
 use super::operands::PagesMetadata;
 use super::{
     fp8::{WORD, fp8_pages},
@@ -27,9 +15,12 @@ use crate::{
         mma::{HEADS, TILE},
         operands::{Rotary, TailTensors, key_values},
     },
-    common::tile::{
-        mma::CHUNK,
-        support::{is_chunked, multiplies},
+    common::{
+        backend::*,
+        tile::{
+            mma::CHUNK,
+            support::{is_chunked, multiplies},
+        },
     },
 };
 

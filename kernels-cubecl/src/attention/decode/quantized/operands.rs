@@ -1,11 +1,8 @@
 //! Tensors of the operation that belong together, and in kernels.
 
-use burn::backend::{
-    Backend, ExtensionType,
-    tensor::{FloatTensor, IntTensor},
-};
-use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 use cubecl::prelude::*;
+
+use crate::common::backend::*;
 
 /// Numbers of a few bits, as [`PackedGroups`](briquette_ops::PackedGroups).
 #[derive(ExtensionType)]

@@ -1,11 +1,8 @@
 //! Tensors of decode attention that belong together, and in kernels.
 
-use burn::backend::{
-    Backend, ExtensionType,
-    tensor::{FloatTensor, IntTensor},
-};
-use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 use cubecl::prelude::*;
+
+use crate::common::backend::*;
 
 /// Clusters of tokens that share a direction of keys and a value.
 #[derive(ExtensionType)]

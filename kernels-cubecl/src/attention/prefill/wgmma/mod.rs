@@ -2,13 +2,11 @@
 
 mod kernel;
 
-use burn::backend::{TensorMetadata, cubecl::dtype_to_storage_type};
-use burn_cubecl::tensor::CubeTensor;
-use cubecl::prelude::{ComptimeOptionArgs, CubeCount, CubeDim};
+use cubecl::prelude::ComptimeOptionArgs;
 
 use self::kernel::{QUERIES, UNITS, attention_groups, keys_of_tile};
 use super::{pattern::Pattern, portable::PrefillBlueprint};
-use crate::common::tile::wgmma::panels;
+use crate::common::{backend::*, tile::wgmma::panels};
 
 /// Writes output and log-sum-exp, by the positions of queries and entries if they are there, and
 /// within a pattern.

@@ -1,9 +1,5 @@
-use burn::backend::{TensorMetadata, cubecl::dtype_to_storage_type};
-use burn_cubecl::tensor::CubeTensor;
-use cubecl::prelude::{CubeCount, CubeDim};
-
 use super::kernel::{LinearGroupsBlueprint, linear_groups};
-use crate::common::{processors::processors, tile::wgmma::panels};
+use crate::common::{backend::*, processors::processors, tile::wgmma::panels};
 
 /// Shared memory of a multiprocessor, without what the driver takes of each cube.
 const SHARED: usize = 226 * 1024;
