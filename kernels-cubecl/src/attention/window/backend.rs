@@ -86,13 +86,18 @@ impl WindowBackend for CubeBackend {
     }
 }
 
+/// Kv heads of all batch rows, query heads of each, queries, entries and channels.
+fn sizes(queries: &CubeTensor, keys: &CubeTensor) -> [usize; 5] {
+    let (queries, keys) = (queries.shape(), keys.shape());
+    [queries[0] * keys[1], queries[1] / keys[1], queries[2], keys[2], queries[3]]
+}
+
 /// Whether tensor cores can take the call.
 fn takes_planes(queries: &CubeTensor, keys: &CubeTensor, scale: f32) -> bool {
-    let shape = queries.shape();
-    let (heads, window, head_dim) = (shape[1], shape[2], shape[3]);
-    let (group, of_head) = (heads / keys.shape()[1], window.div_ceil(16) * 16);
+    let [lists, group, window, _, head_dim] = sizes(queries, keys);
+    let of_head = window.div_ceil(16) * 16;
     let hardware = &queries.client.properties().hardware;
-    let numbers = shape[0].checked_mul(2 * MOST_SPLITS * heads * window);
+    let numbers = lists.checked_mul(2 * MOST_SPLITS * group * window);
     queries.dtype == keys.dtype
         && head_dim.is_multiple_of(32)
         && multiplies(&queries.client, queries.dtype, head_dim)
@@ -124,11 +129,7 @@ fn launch_planes(
     kind: Kind,
 ) {
     let [queries, keys, query_positions, entry_positions, counted] = tensors;
-    let shape = queries.shape();
-    let (batch, heads, window, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
-    let (kv_heads, entries) = (keys.shape()[1], keys.shape()[2]);
-    let lists = batch * kv_heads;
-    let group = heads / kv_heads;
+    let [lists, group, window, entries, head_dim] = sizes(&queries, &keys);
     let of_head = window.div_ceil(16) * 16;
     let old = entries.saturating_sub(window);
     let client = queries.client.clone();
@@ -192,13 +193,10 @@ fn launch_portable(
     kind: Kind,
 ) {
     let [queries, keys, query_positions, entry_positions, counted] = tensors;
-    let shape = queries.shape();
-    let (batch, heads, window, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
-    let (kv_heads, entries) = (keys.shape()[1], keys.shape()[2]);
-    let lists = batch * kv_heads;
-    let rows = heads / kv_heads * window;
+    let [lists, group, window, entries, head_dim] = sizes(&queries, &keys);
+    let rows = group * window;
     let WindowPlan { tile, blocks, parts, tiles, tiles_of_split, splits } =
-        WindowPlan::new([batch, heads, window], kv_heads, entries);
+        WindowPlan::new([lists, group, window], entries);
     let client = queries.client.clone();
     let types = [queries.dtype, keys.dtype, counted.dtype].map(dtype_to_storage_type);
     let vectors = [vector_size(&queries), vector_size(&keys)];
@@ -221,7 +219,7 @@ fn launch_portable(
         sums_of.clone().into_tensor_arg(),
         old,
         scale,
-        heads / kv_heads,
+        group,
         tiles_of_split,
         head_dim,
         tile[0],
@@ -240,7 +238,7 @@ fn launch_portable(
         highest.clone().into_tensor_arg(),
         inverse.clone().into_tensor_arg(),
         window,
-        kv_heads,
+        keys.shape()[1],
         by_position,
         types[2],
     );
@@ -261,7 +259,7 @@ fn launch_portable(
         scatter.clone().into_tensor_arg(),
         old,
         scale,
-        heads / kv_heads,
+        group,
         head_dim,
         tile[0],
         tile[1],

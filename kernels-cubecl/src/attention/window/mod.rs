@@ -96,9 +96,9 @@ fn check(window: &WindowInput, operation: &'static str) -> Result<Check> {
     check.countable("queries", &window.queries.dims())?;
     check.countable("keys", &window.keys.dims())?;
     check.countable("sums", &[batch, heads, entries])?;
+    let (lists, group) = (batch * kv_heads, heads / kv_heads);
     let WindowPlan { tile, blocks, parts, tiles, splits, .. } =
-        WindowPlan::new([batch, heads, queries], kv_heads, entries);
-    let lists = batch * kv_heads;
+        WindowPlan::new([lists, group, queries], entries);
     check.countable("splits", &[splits, batch, heads, queries])?;
     // The second pass has more of it: of each row two numbers and sixteen weights besides what it
     // sees.
@@ -106,7 +106,7 @@ fn check(window: &WindowInput, operation: &'static str) -> Result<Check> {
     let of_both = tile.map(shared_bytes).iter().sum::<usize>();
     check.shared_bytes(of_both + of_rows + 4 * tile[1] * SIDE)?;
     check.cubes([tiles.max(splits), blocks * parts, lists])?;
-    check.cubes([(heads / kv_heads * queries).div_ceil(UNITS), lists, 1])?;
+    check.cubes([(group * queries).div_ceil(UNITS), lists, 1])?;
     Ok(check)
 }
 

@@ -17,19 +17,14 @@ pub(super) struct WindowPlan {
 }
 
 impl WindowPlan {
-    pub(super) fn new(
-        [batch, heads, queries]: [usize; 3],
-        kv_heads: usize,
-        entries: usize,
-    ) -> Self {
-        let group = heads / kv_heads;
-        let tile = sides(batch * kv_heads, group * queries, entries);
+    pub(super) fn new([lists, group, queries]: [usize; 3], entries: usize) -> Self {
+        let tile = sides(lists, group * queries, entries);
         // As the kernel does.
         let rows = tile[0] * SIDE;
         let blocks = group.div_ceil((rows / queries).clamp(1, group));
         let parts = queries.div_ceil(rows);
         let tiles = entries.div_ceil(tile[1] * SIDE);
-        let tiles_of_split = tiles.div_ceil(CUBES.div_ceil(blocks * parts * batch * kv_heads));
+        let tiles_of_split = tiles.div_ceil(CUBES.div_ceil(blocks * parts * lists));
         let splits = tiles.div_ceil(tiles_of_split);
         Self { tile, blocks, parts, tiles, tiles_of_split, splits }
     }
