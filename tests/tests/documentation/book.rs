@@ -16,7 +16,8 @@ const CONTRIBUTING: &str = "CONTRIBUTING.md";
 const STAGES: [&str; 4] = ["score", "allocate", "reduce", "store"];
 
 /// Traits with a table of their methods, and their files below `crates/briquette/src`.
-const TRAITS: [(&str, &str); 3] = [
+const TRAITS: [(&str, &str); 4] = [
+    ("Scorer", "score/scorer.rs"),
     ("Allocator", "allocate/allocator.rs"),
     ("Reducer", "reduce/reducer.rs"),
     ("Store", "store/interface.rs"),
