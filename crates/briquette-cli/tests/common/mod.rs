@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "no test calls all of it")]
 
 use std::{
+    cell::RefCell,
     ffi::OsStr,
     fs,
     path::{Path, PathBuf},
@@ -27,9 +28,15 @@ pub(crate) const FILES: [&str; 6] = [
     "tokenizer_config.json",
 ];
 
+thread_local! {
+    /// The last command of the test, for messages of failures.
+    static LAST: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
 pub(crate) fn command<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
     command.args(args).stdin(Stdio::null()).env_remove("COLUMNS");
+    LAST.set(format!("{command:?}"));
     command
 }
 
@@ -86,11 +93,12 @@ pub(crate) fn refused_with<A: AsRef<OsStr>>(
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// Holds a text to say all of this.
+/// Checks that a text says all of this. A failure names the last command, and shows the whole text.
 #[track_caller]
 pub(crate) fn assert_says(text: &str, parts: &[&str]) {
+    let last = LAST.with_borrow(String::clone);
     for part in parts {
-        assert!(text.contains(part), "`{part}` is not in: {text}");
+        assert!(text.contains(part), "after {last}: `{part}` is not in\n{text}");
     }
 }
 
