@@ -252,6 +252,11 @@ fn devices() {
     }
     let error = briquette::device::open("abacus").unwrap_err();
     assert_error!(error, Error::Device { .. }, ["abacus", &one.name, &other.name]);
+    assert_error!(
+        briquette::device::open("Flex").unwrap_err(),
+        Error::Device { .. },
+        ["did you mean `flex`? there is no backend `Flex`; this build has: "]
+    );
     assert_error!(briquette::device::open("flex:x").unwrap_err(), Error::Device { .. }, ["flex:x"]);
     assert_error!(briquette::device::open("").unwrap_err(), Error::Device { .. }, ["flex"]);
 }
@@ -651,7 +656,11 @@ fn objects(value: &serde_json::Value, place: &str, places: &mut Vec<String>) {
 #[test]
 fn names() {
     let error = Policy::named("snap-kv", Budget::Tokens(64)).unwrap_err();
-    assert_error!(error, Error::UnknownMethod { .. }, ["snap-kv", "briquette::methods"]);
+    assert_error!(
+        error,
+        Error::UnknownMethod { .. },
+        ["`snap-kv` is no method: did you mean `snapkv`? Known: full, "]
+    );
     for method in briquette::methods() {
         assert_eq!(Policy::named(&method.name, None).unwrap().name(), method.name);
     }

@@ -57,7 +57,7 @@ pub enum Error {
     /// A setting without a value, or with one outside its range.
     #[error("{name}: {reason}")]
     Setting { name: &'static str, reason: String },
-    /// A change to a policy written on the command line that cannot be applied.
+    /// A policy whose name is not known, or that a run cannot have so.
     #[error("policy `{text}`: {reason}")]
     PolicyText { text: String, reason: String },
     /// A policy of one's own whose results could not be told from those of other code.

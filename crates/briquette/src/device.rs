@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor, kind::Basic};
 
 pub use crate::upkeep::Upkeep;
-use crate::{Error, Result};
+use crate::{Error, Result, nearest::did_you_mean};
 
 /// Every backend by the name of its device and feature, and whether this build has it.
 const BACKENDS: [(bool, &str); 9] = [
@@ -47,7 +47,10 @@ pub fn open(name: &str) -> Result<Device> {
                 "this build has no backend `{name}`: build it with `--features {name}`"
             )));
         }
-        None => return Err(fail(format!("there is no backend `{backend}`"))),
+        None => {
+            let near = did_you_mean(backend, BACKENDS.map(|(_, name)| name));
+            return Err(fail(format!("{near}there is no backend `{backend}`")));
+        }
     }
     if backend == "remote" {
         return remote(rest.unwrap_or_default()).map_err(fail);

@@ -1,6 +1,8 @@
 use burn::tensor::DType;
 
-use crate::{CacheShape, budget::Budget, ops::OpError, prefix::PrefixError};
+use crate::{
+    CacheShape, budget::Budget, nearest::meant_and_known, ops::OpError, prefix::PrefixError,
+};
 
 /// Result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -99,8 +101,11 @@ pub enum Error {
     )]
     RotatedKeys { policy: String, needs: &'static str },
     /// No method has this name.
-    #[error("unknown method `{name}`; `briquette::methods` lists all {}", known.len())]
+    #[error("`{name}` is no method{}", meant_and_known(name, known))]
     UnknownMethod { name: String, known: Vec<String> },
+    /// A change in the text of a policy cannot be made.
+    #[error("policy `{text}`: {reason}")]
+    PolicyText { text: String, reason: String },
     /// A policy file cannot be read or understood.
     #[error("policy {origin}: {}{message}", at(*place))]
     PolicyFile { origin: String, place: Option<(usize, usize)>, message: String },

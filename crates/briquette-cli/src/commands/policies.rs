@@ -53,7 +53,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let written = policy::parse(text)?;
     let policy = match policy::is_file(policy::split(text).0) {
         true => written.policy().clone(),
-        false => written.or_at(BUDGET)?.policy,
+        false => written.or_at(BUDGET)?,
     };
     let json: serde_json::Value = serde_json::from_str(&policy.to_json()?)?;
     let described = methods().into_iter().find(|method| method.name == policy.name());

@@ -244,12 +244,13 @@ fn candidates(policies: &[String]) -> Result<Vec<Candidate>> {
     for text in texts {
         let written = policy::parse(&text)?;
         // Those that take one are searched for.
-        let entry = match written.policy().takes_budget() {
+        let label = written.label().to_owned();
+        let policy = match written.policy().takes_budget() {
             true => written.at(policy::AMPLE)?,
             false => written.checked()?,
         };
-        if candidates.iter().all(|other| other.label != entry.label) {
-            candidates.push(Candidate { label: entry.label, policy: Ok(entry.policy) });
+        if candidates.iter().all(|other| other.label != label) {
+            candidates.push(Candidate { label, policy: Ok(policy) });
         }
     }
     Ok(candidates)
@@ -311,7 +312,7 @@ mod tests {
             if names.iter().all(|method| Some(method.name.as_str()) != label.split(':').next()) {
                 continue;
             }
-            let policy = policy::parse(label).unwrap().or_at(policy::AMPLE).unwrap().policy;
+            let policy = policy::parse(label).unwrap().or_at(policy::AMPLE).unwrap();
             assert!(tried.contains(&policy.to_toml().unwrap()), "{label}");
             found += 1;
         }

@@ -1,16 +1,15 @@
 use std::path::{Path, PathBuf};
 
-use briquette::{Budget, Error as Refusal, Policy, nearest::did_you_mean};
+use briquette::{Budget, Error as Refusal, Policy, nearest::did_you_mean, policy::text::Written};
 
-use super::{named::NamedPolicy, written::Written};
+use super::named::NamedPolicy;
 use crate::{Error, Result, files};
 
-/// Reads `NAME`, `FILE.toml` or `FILE.json`, each with `:key=value` behind it for what is changed.
-/// The keys are those of the policy file; a key that stands there once needs no path:
-/// `snapkv:kernel=15` is `snapkv:score.pool.kernel=15`.
+/// Reads `NAME`, `FILE.toml` or `FILE.json`, each with changes behind it as [`Policy::parse`] reads
+/// them.
 ///
 /// # Errors
-/// [`Error::PolicyText`] for what is not understood, and what the policy's check refuses.
+/// [`Error::PolicyText`] for a name that is not known, and what [`Written::new`] refuses.
 pub fn parse(text: &str) -> Result<Written> {
     let (origin, changes) = split(text);
     let (label, base) = match is_file(origin) {
@@ -23,7 +22,7 @@ pub fn parse(text: &str) -> Result<Written> {
             (text.to_owned(), method(origin).map_err(fail)?)
         }
     };
-    Written::new(label, &base, changes)
+    Ok(Written::new(label, &base, changes)?)
 }
 
 /// Reads a policy as [`parse`] does, at a budget: `budget` stands above the one of a file;
@@ -35,17 +34,16 @@ pub fn parse(text: &str) -> Result<Written> {
 pub fn read(text: &str, budget: Option<Budget>, default: Budget) -> Result<NamedPolicy> {
     let written = parse(text)?;
     let (origin, _) = split(text);
-    match budget {
-        Some(budget) => written.at(budget),
-        None if is_file(origin) => written.checked().map_err(|error| match error {
-            Error::Cache(refusal) => {
-                let (origin, refusal) = (origin.to_owned(), Box::new(refusal));
-                Refusal::PolicyOfFile { origin, place: None, refusal }.into()
-            }
-            error => error,
-        }),
-        None => written.or_at(default),
-    }
+    let label = written.label().to_owned();
+    let policy = match budget {
+        Some(budget) => written.at(budget)?,
+        None if is_file(origin) => written.checked().map_err(|refusal| {
+            let (origin, refusal) = (origin.to_owned(), Box::new(refusal));
+            Refusal::PolicyOfFile { origin, place: None, refusal }
+        })?,
+        None => written.or_at(default)?,
+    };
+    Ok(NamedPolicy { label, policy })
 }
 
 /// The method of this name, without a budget, or what is wrong with the name in words.
@@ -66,8 +64,7 @@ pub fn split(text: &str) -> (&str, Vec<&str>) {
     if is_file(text) {
         return (text, Vec::new());
     }
-    let mut parts = text.split(':');
-    (parts.next().unwrap_or_default(), parts.collect())
+    briquette::policy::text::split(text)
 }
 
 /// Whether `text` names a file, by its ending, and has no changes.

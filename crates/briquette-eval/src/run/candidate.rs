@@ -1,9 +1,9 @@
 use std::path::PathBuf;
 
-use briquette::Policy;
+use briquette::{Policy, Result};
 
 use super::budget::RunBudget;
-use crate::{Result, policy::NamedPolicy};
+use crate::policy::NamedPolicy;
 
 /// Label of the full cache, with which the others are compared.
 pub const FULL: &str = "full";

@@ -54,7 +54,7 @@ impl OwnPolicy {
         } else {
             let at = |budget: &RunBudget| {
                 let policy = policy.clone().with_budget(budget.budget());
-                let checked = policy.check().map(|()| policy).map_err(Error::from);
+                let checked = policy.check().map(|()| policy);
                 Candidate::at(label, *budget, checked)
             };
             default.iter().map(at).collect()

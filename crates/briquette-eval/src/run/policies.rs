@@ -167,7 +167,8 @@ impl PolicySpec {
         }
         let budgets = match self.budgets.as_slice() {
             [] if written.budget().is_some() || !written.takes_budget() => {
-                return Ok(vec![Candidate::of(written.checked()?)]);
+                let policy = written.checked()?;
+                return Ok(vec![Candidate::of(NamedPolicy { label, policy })]);
             }
             [] => default,
             own => own,
@@ -179,7 +180,7 @@ impl PolicySpec {
             )));
         }
         let at = |budget: &RunBudget| {
-            let policy = written.clone().at(budget.budget()).map(|named| named.policy);
+            let policy = written.clone().at(budget.budget());
             Candidate::at(&label, *budget, policy)
         };
         Ok(budgets.iter().map(at).collect())

@@ -5,6 +5,7 @@
 
 mod budget;
 mod builder;
+mod change;
 mod check;
 mod file;
 pub(crate) mod methods;
@@ -13,6 +14,8 @@ pub(crate) mod policy;
 mod position_mode;
 pub(crate) mod schedule;
 pub(crate) mod sparse_prefill;
+#[doc(hidden)]
+pub mod text;
 
 pub use methods::MethodInfo;
 pub(crate) use policy::Policy;

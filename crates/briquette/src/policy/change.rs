@@ -1,16 +1,18 @@
 //! Changes to the file form of a policy, `key=value`.
 
-use briquette::{Budget, Error as Refusal, Policy, nearest::did_you_mean};
 use toml::{Table, Value};
 
-/// The result of a change, or what is wrong with it in words.
+use super::Policy;
+use crate::{Error as Refusal, budget::Budget, nearest::did_you_mean};
+
+/// Result of a change, or the defect in words.
 type Result<T> = std::result::Result<T, String>;
 
-/// The policy with `key=value` written into its file form, and read again with all checks.
+/// Returns the policy with `key=value` written into its file form, and read again with all checks.
 ///
 /// The keys are those of the policy file; one that stands there once needs no path. A key that
 /// stands in place of another, as `budget.ratio` of `budget.tokens`, replaces it.
-pub(crate) fn changed(policy: &Policy, change: &str) -> Result<Policy> {
+pub(super) fn changed(policy: &Policy, change: &str) -> Result<Policy> {
     let (key, value) = key_and_value(change)?;
     let is_budget = key == "compression_ratio" || (key == "budget" && !value.is_table());
     if is_budget {
@@ -33,10 +35,10 @@ pub(crate) fn changed(policy: &Policy, change: &str) -> Result<Policy> {
     })
 }
 
-/// The policy with `key=value` written to every place of its file form that has this key, or in
-/// place of a stage such as `allocate`; `None` if there is none. A budget is another place only by
-/// its path. What never compresses has no schedule to change.
-pub(crate) fn changed_everywhere(policy: &Policy, change: &str) -> Result<Option<Policy>> {
+/// Returns the policy with `key=value` written to every place of its file form that has this key,
+/// or in place of a stage such as `allocate`; `None` if there is none. A budget is another place
+/// only by its path. What never compresses has no schedule to change.
+pub(super) fn changed_everywhere(policy: &Policy, change: &str) -> Result<Option<Policy>> {
     let (key, _) = key_and_value(change)?;
     let mut paths = places(&with_budgets(policy, table(policy)?), key);
     if paths.len() > 1 {
@@ -65,7 +67,7 @@ fn table(policy: &Policy) -> Result<Table> {
     toml::from_str(&file).map_err(|error| error.to_string())
 }
 
-/// The file form with every key of a budget that the policy takes.
+/// Returns the file form with every key of a budget that the policy takes.
 fn with_budgets(policy: &Policy, mut table: Table) -> Table {
     if policy.takes_budget() {
         let keys = ["tokens", "ratio", "bytes"].map(|key| (key.into(), Value::Integer(1)));
@@ -74,7 +76,7 @@ fn with_budgets(policy: &Policy, mut table: Table) -> Table {
     table
 }
 
-/// The path of the one place that a key means.
+/// Returns the path of the one place that a key means.
 fn path(policy: &Policy, table: &Table, key: &str) -> Result<Vec<String>> {
     let mut paths = places(&with_budgets(policy, table.clone()), key);
     match paths.len() {
@@ -102,7 +104,7 @@ fn path(policy: &Policy, table: &Table, key: &str) -> Result<Vec<String>> {
     }
 }
 
-/// The table with a value at this path, beside what stands there or `alone`.
+/// Returns the table with a value at this path, beside what stands there or `alone`.
 fn written(table: &Table, path: &[String], value: &Value, alone: bool) -> Result<Table> {
     let Some((last, steps)) = path.split_last() else { return Err("there is no key".into()) };
     let mut table = table.clone();
@@ -132,8 +134,8 @@ fn reason(policy: &Policy, table: &Table, key: &str, refusal: Refusal) -> String
     format!("{near}there is no `{key}`, but {}", keys.join(", "))
 }
 
-/// The paths of all keys called `name`, or of the one with this path, that hold a value; that of
-/// the stage of this name if there are none.
+/// Returns the paths of all keys called `name`, or of the one with this path, that hold a value;
+/// that of the stage of this name if there are none.
 fn places(table: &Table, name: &str) -> Vec<Vec<String>> {
     let mut paths = all_leaves(table);
     paths.retain(|path| path.last().is_some_and(|last| last == name) || path.join(".") == name);
@@ -143,7 +145,7 @@ fn places(table: &Table, name: &str) -> Vec<Vec<String>> {
     paths
 }
 
-/// The paths of all keys that hold a value.
+/// Returns the paths of all keys that hold a value.
 fn all_leaves(table: &Table) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for (key, value) in table {
@@ -185,7 +187,7 @@ mod tests {
             (
                 Policy::h2o(BUDGET),
                 "protect.recent.tokens=32",
-                Policy::h2o(BUDGET).with_recent(briquette::policy::Recent::Tokens(32)),
+                Policy::h2o(BUDGET).with_recent(crate::policy::Recent::Tokens(32)),
             ),
         ] {
             let found = changed(&policy, change).unwrap().to_toml().unwrap();
