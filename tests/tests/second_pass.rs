@@ -408,3 +408,62 @@ fn what_cannot_be_repeated_is_refused() {
     cache.compress_by(&given).unwrap();
     assert!(matches!(cache.reconstruction(), Err(Error::Stage { .. })));
 }
+
+/// A token that is decoded before the second pass is refused, and one pass is enough for all that
+/// comes.
+#[test]
+fn decoded_tokens_wait_for_the_second_pass() {
+    let device = host();
+    let rope = RotaryEmbedding::new(SHAPE.head_dim, 64, THETA, &device).unwrap();
+    let give = |cache: &mut KvCache, tokens: usize| -> briquette::Result<()> {
+        let x = |heads| Tensor::<4>::ones([LENGTHS.len(), heads, tokens, SHAPE.head_dim], &device);
+        let [q, k, v] = [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads].map(x);
+        (0..SHAPE.layers).try_for_each(|layer| {
+            cache.attend(layer, q.clone(), k.clone(), v.clone(), &rope).map(drop)
+        })
+    };
+    let refuses = |cache: &mut KvCache| {
+        let before = (positions(cache), cache.tokens_seen());
+        let error = give(cache, 1).unwrap_err();
+        assert!(matches!(error, Error::SecondPassMissing { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("`kvzip`") && text.contains("KvCache::reconstruction"), "{text}");
+        assert_eq!((positions(cache), cache.tokens_seen()), before);
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let reopened = |cache: &KvCache, policy: Policy| {
+        let path = folder.path().join("a.prefix");
+        cache.save(&path).unwrap();
+        KvCache::load(&path, SHAPE, policy, CacheConfig::default(), &device).unwrap()
+    };
+    // In the second everything is within the budget.
+    for tokens in [4, 40] {
+        let policy = || kvzip(false, Budget::Tokens(tokens));
+        let (mut cache, given) = Drawn::new(5).play(policy(), &device);
+        refuses(&mut cache);
+        refuses(&mut cache.fork());
+        refuses(&mut reopened(&cache, policy()));
+        let mut later = cache.fork();
+        give(&mut later, 3).unwrap();
+        refuses(&mut later);
+        let undone = cache.transaction::<()>(|cache| {
+            cache.compress_by(&given)?;
+            give(cache, 1)?;
+            Err(Error::Execution("undone".into()))
+        });
+        assert!(matches!(undone, Err(Error::Execution(_))), "{undone:?}");
+        refuses(&mut cache);
+
+        cache.compress_by(&given).unwrap();
+        for mut cache in [cache.fork(), reopened(&cache, policy())] {
+            [1, 5, 1].into_iter().try_for_each(|tokens| give(&mut cache, tokens)).unwrap();
+        }
+        cache.reset();
+        give(&mut cache, 9).unwrap();
+        refuses(&mut cache);
+    }
+    // What never compresses needs no pass.
+    let kept = Policy::full().with_scorer(KvZip { tokens: PART, normalize: false });
+    let mut cache = KvCache::new(SHAPE, kept, &device).unwrap();
+    [9, 1].into_iter().try_for_each(|tokens| give(&mut cache, tokens)).unwrap();
+}

@@ -142,6 +142,11 @@ pub enum Error {
         "policy `{policy}`: its {stage} `{name}` reads a profile of the model, and there is none: `briquette calibrate` makes one"
     )]
     ProfileMissing { policy: String, stage: &'static str, name: String },
+    /// A token was decoded before the second pass over the prompt that the policy compresses by.
+    #[error(
+        "policy `{policy}` compresses by a second pass over the prompt, and none was made before this token: make it with `KvCache::reconstruction` and `KvCache::compress_by`, or take another policy"
+    )]
+    SecondPassMissing { policy: String },
     /// A policy reads output projections, and those of the model are missing or have other shapes.
     #[error(
         "policy `{policy}` reads the output projections of {layers} layers, [{inputs}, hidden] each, and was given {found:?} (give them with `CacheConfig::with_output_weights`)"

@@ -159,16 +159,20 @@ impl Plan {
             let reason = format!("it starts from a prefix, and `{}` from a text", task.label);
             return Err(Error::PolicyText { text: started.label.clone(), reason });
         }
-        let held = candidates.iter().find(|candidate| candidate.held.is_some());
         let stream = tasks.iter().find(
             |task| matches!(&task.work, Work::Text(text) if text.protocol == Protocol::Stream),
         );
-        if let (Some(held), Some(task)) = (held, stream) {
-            let reason = format!(
-                "it is to hold {} behind a prompt, and `{}` has none",
-                held.budget, task.label
-            );
-            return Err(Error::PolicyText { text: held.label.clone(), reason });
+        let needs_prompt = |candidate: &Candidate| match (candidate.held, &candidate.policy) {
+            (Some(_), _) => Some(format!("it is to hold {} behind a prompt", candidate.budget)),
+            (None, Ok(policy)) if policy.second_pass().is_some() => {
+                Some("it reads a prompt a second time".to_owned())
+            }
+            _ => None,
+        };
+        let found = candidates.iter().find_map(|one| Some((one, needs_prompt(one)?)));
+        if let (Some((one, needs)), Some(task)) = (found, stream) {
+            let reason = format!("{needs}, and `{}` has none", task.label);
+            return Err(Error::PolicyText { text: one.label.clone(), reason });
         }
         let mut skipped = Vec::new();
         let models = file

@@ -66,6 +66,7 @@ impl LayerCache {
             local_queries: self.local_queries,
             // Forgotten when the last layer of a prompt has come.
             snapshot: None,
+            second_pass: self.second_pass,
         })
     }
 }

@@ -23,7 +23,7 @@ use super::{
     queries::{log::QueryLog, window::QueryWindow},
 };
 use crate::{
-    LayerView, Result,
+    Error, LayerView, Result,
     device::{Rows, buffer_bytes},
     ops::{AttentionOutput, Entries},
     reduce::Reduced,
@@ -53,6 +53,8 @@ pub(super) struct LayerCache {
     pub(super) local_queries: usize,
     /// The scores and counts needed to compress again as later layers of a prompt arrive.
     pub(super) snapshot: Option<Box<Snapshot>>,
+    /// Whether the entries were compressed by a second pass.
+    pub(super) second_pass: bool,
 }
 
 impl LayerCache {
@@ -69,6 +71,7 @@ impl LayerCache {
             growth: None,
             local_queries: 0,
             snapshot: None,
+            second_pass: false,
         }
     }
 
@@ -159,6 +162,10 @@ impl LayerCache {
         arriving: Entries,
         guard: &mut StoreGuard,
     ) -> Result<(Tensor<4>, LayerUpdate)> {
+        let decodes = matches!(input.span.phase, Phase::Decode { .. });
+        if decodes && !self.second_pass && context.policy.waits_for_second_pass() {
+            return Err(Error::SecondPassMissing { policy: context.policy.name().to_owned() });
+        }
         let plan = CapacityPlan::new(context, input, guard.store.as_ref(), self.window.size())?;
         if let Some(decoded) = self.decode_in_place(context, input, &arriving, &plan, guard)? {
             return Ok(decoded);

@@ -183,11 +183,15 @@ impl LayerCache {
             share: _,
             growth: _,
             snapshot: _,
+            second_pass,
         } = self;
         let mut parts = Parts::default();
         parts.put_numbers("decoded", [progress.decoded()]);
         parts.put_numbers("local-queries", [*local_queries]);
         parts.put_numbers("held", &held[..]);
+        if policy.waits_for_second_pass() {
+            parts.put_numbers("second-pass", [usize::from(*second_pass)]);
+        }
         parts.put_numbers("numbers-of-state", [state.as_ref().map_or(0, |x| x.dims()[1])]);
         if let Some(state) = state {
             parts.put("state", state.as_ref())?;
@@ -234,6 +238,8 @@ impl LayerCache {
             measure: measure.transpose()?,
             state,
             local_queries: parts.take_number("local-queries")?,
+            // Older files do not have it, and were written behind one.
+            second_pass: parts.take_number("second-pass").map_or(true, |made| made == 1),
             ..empty
         };
         let store = policy.store();

@@ -147,9 +147,15 @@ impl Policy {
     }
 
     /// Returns how the model repeats the prompt in a [second pass](crate::KvCache::reconstruction),
-    /// if the policy compresses by one; `None` if one pass is enough.
+    /// if the policy compresses by one; `None` if one pass is enough. A token decoded before it is
+    /// refused ([`Error::SecondPassMissing`](crate::Error::SecondPassMissing)).
     pub fn second_pass(&self) -> Option<Repeat> {
         self.observes().second_pass
+    }
+
+    /// Whether a cache refuses decoded tokens before a second pass over the prompt.
+    pub(crate) fn waits_for_second_pass(&self) -> bool {
+        self.takes_budget() && self.second_pass().is_some()
     }
 
     /// Whether every decode step of its stages launches the same kernels, so that it can be

@@ -17,7 +17,8 @@ impl KvCache {
     ///
     /// `given` holds these weights per layer, `[batch, kv_heads, entries]`, f32. The policy's
     /// scorer makes scores of them, its allocator sees all layers together, and its reducer does
-    /// the rest.
+    /// the rest. Tokens may be decoded from then on, and later prompts are kept whole: one pass is
+    /// enough for a cache, also where all entries were within the budget.
     ///
     /// # Errors
     /// [`Error::Stage`](crate::Error::Stage) if `given` is not of the entries held, or what a stage
@@ -61,6 +62,7 @@ impl KvCache {
         for (layer, rebuilt) in all_rebuilt {
             self.layers[layer] = rebuilt;
         }
+        self.layers.iter_mut().for_each(|layer| layer.second_pass = true);
         Ok(())
     }
 }

@@ -71,6 +71,9 @@ struct Part {
 impl KvCache {
     /// Begins a second pass over the prompt; `None` if the policy needs none.
     ///
+    /// The cache refuses decoded tokens ([`Error::SecondPassMissing`]) until
+    /// [`compress_by`](Self::compress_by) has taken the result.
+    ///
     /// # Errors
     /// [`Error::Stage`] if the cache does not hold all tokens it has seen, or has seen none.
     pub fn reconstruction(&self) -> Result<Option<Reconstruction<'_>>> {
