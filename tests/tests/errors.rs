@@ -285,6 +285,35 @@ fn budgets() {
         Error::BudgetTooSmall { .. },
         ["8"]
     );
+    // Where all is taken by what is protected, no score chooses.
+    let all_protected = |policy: Policy, tokens, sinks, recent| {
+        let budget = Budget::Tokens(tokens);
+        assert_error!(
+            new(policy.clone().with_budget(budget)),
+            Error::BudgetAllProtected { .. },
+            [
+                &format!(
+                    "a budget of {tokens} keeps {tokens} tokens, all taken by the {sinks} sinks"
+                ),
+                &format!("and {recent} recent"),
+                &format!("`{}` choose none: give at least {}", policy.name(), tokens + 1),
+            ]
+        );
+        policy.with_budget(Budget::Tokens(tokens + 1)).check().unwrap();
+    };
+    let any = Budget::Tokens(100);
+    all_protected(Policy::snapkv(any), 32, 0, 32);
+    all_protected(Policy::snapkv(any).with_sinks(4).with_recent(Recent::Tokens(28)), 32, 4, 28);
+    all_protected(Policy::tova(any), 1, 0, 1);
+    all_protected(Policy::cake(any), 32, 0, 32);
+    all_protected(Policy::roco(any), 14, 4, 10);
+    all_protected(Policy::h2o(any).with_sinks(5), 10, 5, 5);
+    // A window is chosen by nothing else.
+    for policy in [Policy::local_window(any), Policy::streaming_llm(any)] {
+        let policy = policy.with_recent(Recent::Tokens(8));
+        let least = Budget::Tokens(policy.protect().sinks + 8);
+        policy.with_budget(least).check().unwrap();
+    }
 
     // What comes of a budget in bytes depends on the batch, so it only shows when tokens arrive.
     let bytes = |bytes| {
@@ -302,7 +331,11 @@ fn budgets() {
     assert_error!(error, Error::BytesTooFew { .. }, ["1000", &least.to_string()]);
     // What it asks for is enough, and a byte less is not; it bounds one layer of two here.
     assert!(bytes(least as u64).unwrap() <= least / SHAPE.layers);
-    assert!(bytes(least as u64 - 1).is_err());
+    assert_error!(
+        bytes(least as u64 - 1).unwrap_err(),
+        Error::BudgetAllProtected { .. } | Error::BudgetTooSmall { .. },
+        [&Budget::Bytes(least as u64 - 1).to_string()]
+    );
 }
 
 #[test]

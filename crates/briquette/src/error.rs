@@ -57,6 +57,19 @@ pub enum Error {
         "a budget of {budget} keeps {tokens} tokens, fewer than the {sinks} sinks and {recent} recent tokens that are always kept"
     )]
     BudgetTooSmall { budget: Budget, tokens: usize, sinks: usize, recent: usize },
+    /// The budget holds what the policy protects and nothing else, so that its scores have no
+    /// effect.
+    #[error(
+        "a budget of {budget} keeps {tokens} tokens, all taken by the {sinks} sinks and {recent} recent tokens that are always kept, so the scores of `{policy}` choose none: give at least {least}",
+        least = tokens + 1
+    )]
+    BudgetAllProtected {
+        policy: String,
+        budget: Budget,
+        tokens: usize,
+        sinks: usize,
+        recent: usize,
+    },
     /// A policy that compresses has no budget.
     #[error(
         "policy `{policy}` compresses, but has no budget: write `[budget]` with `tokens = 256` or `ratio = 0.25` into its file, or give it one"

@@ -28,7 +28,7 @@ fn generations_are_replayed() {
         let greedy = GenerateOptions { max_new_tokens: NEW, ..GenerateOptions::default() };
         let drawn =
             GenerateOptions { temperature: 0.8, top_k: Some(20), seed: 5, ..greedy.clone() };
-        let budget = Budget::Tokens(32);
+        let budget = Budget::Tokens(40);
         // Compresses at every token, grows, packs now and then, and holds no page yet.
         let policies = [
             (Policy::h2o(budget), &drawn, true),

@@ -408,7 +408,8 @@ fn steps_of_a_model_are_replayed() {
     for backend in backends() {
         let model =
             briquette_models::Model::load(generations::MODEL, &backend.device, DType::F32).unwrap();
-        for policy in [Policy::h2o(Budget::Tokens(32)), Policy::snapkv(Budget::Tokens(32))] {
+        for policy in [Policy::h2o(Budget::Tokens(BUDGET)), Policy::snapkv(Budget::Tokens(BUDGET))]
+        {
             let prompt: Vec<u32> = (0..90).map(|number| 40 + number * 7 % 200).collect();
             let begin = || {
                 let mut cache = model.cache(policy.clone()).unwrap();

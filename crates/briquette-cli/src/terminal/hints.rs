@@ -23,9 +23,11 @@ pub(crate) fn of(error: &anyhow::Error) -> Option<String> {
             Some(CacheError::ProfileMissing { .. }) => Some(
                 "make a profile with `briquette calibrate --out FILE`, and name it with --profile FILE",
             ),
-            Some(CacheError::BudgetTooSmall { .. } | CacheError::BytesTooFew { .. }) => {
-                Some("--budget takes a larger one")
-            }
+            Some(
+                CacheError::BudgetTooSmall { .. }
+                | CacheError::BudgetAllProtected { .. }
+                | CacheError::BytesTooFew { .. },
+            ) => Some("--budget takes a larger one"),
             Some(CacheError::BudgetMissing { .. }) => Some("as --budget 256 or --budget 25%"),
             Some(CacheError::BudgetUnused { .. }) => {
                 Some("leave it out, or take a policy that drops tokens")

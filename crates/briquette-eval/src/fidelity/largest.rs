@@ -101,7 +101,9 @@ impl Reference<'_> {
                 }
                 // A budget too small for what a stage must keep is found out by the cache.
                 Err(Error::Cache(
-                    error @ (Refusal::BudgetTooSmall { .. } | Refusal::MergeBudget { .. }),
+                    error @ (Refusal::BudgetTooSmall { .. }
+                    | Refusal::BudgetAllProtected { .. }
+                    | Refusal::MergeBudget { .. }),
                 )) => Ok(Probe::Refused(error.to_string())),
                 Err(error) => Err(error),
             }

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum Budget {
     /// A number of tokens per layer and batch row, sinks and window included.
     Tokens(usize),
-    /// A share of the tokens a row has seen, rounded down.
+    /// A share of the tokens a row has seen, rounded down. No less than what the policy protects is
+    /// kept, which may be all that is left of a short prompt.
     Ratio(f64),
     /// A number of bytes on the device, for all layers and rows together: keys, values, their
     /// bookkeeping and the slack decoding needs.

@@ -41,7 +41,8 @@ impl Policy {
                     let columns = self.reducer().columns(tokens).saturating_add(slack);
                     bytes_of(tokens.saturating_add(slack), columns)
                 };
-                let least = self.protect.least().max(1);
+                let chosen = usize::from(self.scores_choose());
+                let least = self.protect.least().saturating_add(chosen).max(1);
                 if needs(1) > layer {
                     let least = needs(least).saturating_mul(shape.layers);
                     return Err(Error::BytesTooFew { bytes, rows: seen.len(), least });

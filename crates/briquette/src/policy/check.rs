@@ -1,10 +1,13 @@
 //! Checks that the parts of a policy fit each other.
 
+use std::any::Any;
+
 use super::{Policy, PositionMode, SparsePrefill};
 use crate::{
     CacheShape, Error, Result,
     budget::{Budget, Protect, Recent},
     check,
+    score::Recency,
 };
 
 impl Policy {
@@ -13,8 +16,8 @@ impl Policy {
     ///
     /// # Errors
     /// [`Error::SetterMismatch`], [`Error::InvalidParameter`], [`Error::BudgetMissing`],
-    /// [`Error::BudgetUnused`], [`Error::BudgetTooSmall`], [`Error::MergeBudget`], or
-    /// [`Error::StoreMismatch`].
+    /// [`Error::BudgetUnused`], [`Error::BudgetTooSmall`], [`Error::BudgetAllProtected`],
+    /// [`Error::MergeBudget`], or [`Error::StoreMismatch`].
     pub fn check(&self) -> Result<()> {
         self.check_parts()?;
         match self.takes_budget() && self.budget.is_none() {
@@ -147,13 +150,27 @@ impl Policy {
         Ok(())
     }
 
+    /// Checks that a budget of so many tokens holds what is protected, and leaves the scores
+    /// something to choose.
     pub(super) fn check_tokens(&self, budget: Budget, tokens: usize) -> Result<()> {
         let Protect { sinks, .. } = self.protect;
         let recent = self.protect.recent_tokens(tokens);
-        if sinks.saturating_add(recent) > tokens {
+        let protected = sinks.saturating_add(recent);
+        if protected > tokens {
             return Err(Error::BudgetTooSmall { budget, tokens, sinks, recent });
         }
+        if protected == tokens && self.scores_choose() {
+            let policy = self.name.clone();
+            return Err(Error::BudgetAllProtected { policy, budget, tokens, sinks, recent });
+        }
         Ok(())
+    }
+
+    /// Whether the scores choose entries by more than their position: recency keeps the last ones,
+    /// as the protection of recent tokens does.
+    pub(super) fn scores_choose(&self) -> bool {
+        let scorer: &dyn Any = self.scorer();
+        !scorer.is::<Recency>()
     }
 
     /// Refuses a setter that did not apply to the policy, which is a mistake of the caller.
