@@ -485,3 +485,30 @@ fn tokens_that_the_device_counts_are_the_same() {
         }
     }
 }
+
+/// Below its residual a store holds all in full precision, and says so.
+#[test]
+fn packed_tokens_are_told() {
+    let device = host();
+    let shape = CacheShape { layers: 3, ..shape(32) };
+    let told = |policy: Policy, prompts: &[usize]| -> Vec<Option<Vec<usize>>> {
+        let mut cache = KvCache::new(shape, policy, &device).unwrap();
+        for &tokens in prompts {
+            let x = Tensor::<4>::ones([2, 2, tokens, 32], &device);
+            for layer in 0..shape.layers {
+                cache.attend(layer, x.clone(), x.clone(), x.clone(), &NoPositionEncoding).unwrap();
+            }
+        }
+        (0..shape.layers).map(|layer| cache.tokens_packed(layer).unwrap()).collect()
+    };
+    let all = |tokens| vec![Some(vec![tokens; 2]); 3];
+    assert_eq!(told(Policy::kivi(2), &[]), vec![None; 3]);
+    assert_eq!(told(Policy::kivi(2), &[64]), all(0));
+    // 128 stay, and the 5 behind the last whole group.
+    assert_eq!(told(Policy::kivi(2), &[64, 101]), all(32));
+    assert_eq!(told(Policy::fp8(), &[70]), all(64));
+    let bits = TurboQuant { whole_layers: 1, ..TurboQuant::new(3, 2) };
+    let in_the_middle = vec![None, Some(vec![64; 2]), None];
+    assert_eq!(told(Policy::full().with_store(bits), &[70]), in_the_middle);
+    assert_eq!(told(Policy::full(), &[70]), vec![None; 3]);
+}

@@ -87,6 +87,19 @@ fn generate_holds_its_budget() {
     assert!(cache["held_of_full"].as_f64().unwrap() < 0.125, "{cache}");
 }
 
+/// A text below the residual stays in full precision, which is said.
+#[test]
+fn generate_says_what_is_quantized() {
+    let (_dir, [path]) = folder(["report.json"]);
+    let args = ["generate", "--prompt", "It was a dark", "--max-new-tokens", "4"];
+    let policy = ["--policy", "kivi:bits=4", "--json", text(&path)];
+    let (_, said) = outputs([&args[..], &policy].concat());
+    assert_says(&said, &["packed   0 % of the tokens: quantized to 4 bits, last 128 full"]);
+    assert_eq!(read_json(&path)["cache"]["tokens_packed"], Value::from(vec![0; 8]));
+    let (_, said) = outputs(args);
+    assert!(!said.contains("packed"), "{said}");
+}
+
 #[test]
 fn a_policy_file_is_held_to_the_budget_it_is_given() {
     let dir = tempfile::tempdir().unwrap();

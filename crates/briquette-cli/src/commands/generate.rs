@@ -177,6 +177,10 @@ struct CacheReport {
     tokens_seen: usize,
     /// One per layer.
     tokens_kept: Vec<usize>,
+    /// Those of them that are quantized; `None` if the store quantizes nothing.
+    tokens_packed: Option<Vec<usize>>,
+    /// The store, with its parameters.
+    store: String,
     bytes_held: usize,
     /// Those of them that are room for tokens to come.
     bytes_spare: usize,
@@ -286,6 +290,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let Timing { prompt_tokens, prefill, decoded_tokens, decode, steps, replayed, .. } = timing;
     let held = CacheBytes::of(&cache);
     let layers = 0..model.config().num_hidden_layers;
+    let packed = layers.clone().map(|layer| cache.tokens_packed(layer));
+    let packed = packed.collect::<briquette::Result<Vec<_>>>()?;
+    let of_layer = |rows: Option<Vec<usize>>| rows.and_then(|rows| rows.first().copied());
     let report = Report {
         model: dir.display().to_string(),
         device,
@@ -312,6 +319,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
             tokens_kept: layers
                 .map(|layer| Ok(cache.tokens_kept(layer)?.first().copied().unwrap_or(0)))
                 .collect::<Result<_>>()?,
+            tokens_packed: packed
+                .iter()
+                .any(Option::is_some)
+                .then(|| packed.into_iter().map(|rows| of_layer(rows).unwrap_or(0)).collect()),
+            store: cache.policy().store().summary(),
             bytes_held: held.bytes,
             bytes_spare: cache.bytes_spare(),
             bytes_full: held.full,
@@ -345,12 +357,18 @@ impl Report {
         let CacheReport {
             tokens_seen,
             tokens_kept,
+            tokens_packed,
+            store,
             bytes_held,
             bytes_spare,
             bytes_full,
             held_of_full,
         } = &self.cache;
         let most = tokens_kept.iter().max().copied().unwrap_or(0);
+        let packed = tokens_packed.as_ref().map_or_else(String::new, |packed| {
+            let [packed, kept] = [packed, tokens_kept].map(|of| of.iter().sum::<usize>() as f64);
+            format!("packed   {:.0} % of the tokens: {store}\n", 100.0 * packed / kept.max(1.0))
+        });
         let why = self.fallback_reason.as_ref().map(|why| format!(": {why}"));
         let recorded = match (self.steps_replayed, why) {
             (0, None) => String::new(),
@@ -361,7 +379,7 @@ impl Report {
             ),
         };
         format!(
-            "--------\npolicy   {}, budget {}\n{}{}{recorded}cache    {} for {most} of {tokens_seen} tokens: {:.0} % of the {} of a full cache; {} of room for tokens to come\n{}",
+            "--------\npolicy   {}, budget {}\n{}{}{recorded}cache    {} for {most} of {tokens_seen} tokens: {:.0} % of the {} of a full cache; {} of room for tokens to come\n{packed}{}",
             self.policy,
             self.budget,
             speed("prefill", &self.prefill),

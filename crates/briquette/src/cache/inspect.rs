@@ -40,6 +40,18 @@ impl KvCache {
         Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
     }
 
+    /// Returns the number of tokens that a layer holds quantized, or with fewer key channels, per
+    /// batch row: those of the head with the most. The newest tokens stay in full precision, and of
+    /// a short text all do. `None` if the store packs nothing, and before the first token.
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`].
+    pub fn tokens_packed(&self, layer: usize) -> Result<Option<Vec<usize>>> {
+        let counts = self.layer(layer)?.store.as_ref().and_then(|store| store.packed_counts());
+        let most = |heads: &[usize]| heads.iter().copied().max().unwrap_or(0);
+        Ok(counts.map(|counts| counts.chunks(self.shape.kv_heads).map(most).collect()))
+    }
+
     /// Returns the number of entries that each head of a layer holds, `[batch][kv_head]`; fewer
     /// than tokens where tokens share entries (EMS).
     ///

@@ -156,7 +156,7 @@ impl StoreOptions {
 ///   [`reserve`](Self::reserve), [`spare_bytes`](Self::spare_bytes),
 ///   [`least_bytes`](Self::least_bytes);
 /// - another form for a prompt that is complete: [`settle`](Self::settle),
-///   [`observe_queries`](Self::observe_queries);
+///   [`observe_queries`](Self::observe_queries), [`packed_counts`](Self::packed_counts);
 /// - files and forks of several rows: [`save`](Self::save) with [`StoreBuilder::restore`],
 ///   [`repeated`](Self::repeated);
 /// - captured steps: [`replay`](Self::replay);
@@ -176,6 +176,12 @@ pub trait Store: Debug + Send + Sync {
     /// Bytes among [`bytes`](Self::bytes) that are free for future columns.
     fn spare_bytes(&self) -> usize {
         0
+    }
+
+    /// Returns the number of tokens held packed, per batch row and kv head; `None` if the store
+    /// packs nothing.
+    fn packed_counts(&self) -> Option<Vec<usize>> {
+        None
     }
 
     /// Bytes of the [slots](super::SlotStore::hold_slots) that are free if heads hold `held`

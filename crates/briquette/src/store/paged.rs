@@ -292,6 +292,11 @@ impl<C: Codec> Store for PagedStore<C> {
             + self.table.integers().1 * self.options.int_bytes()
     }
 
+    fn packed_counts(&self) -> Option<Vec<usize>> {
+        let group = self.codec.group();
+        Some(self.table.lists.iter().map(|list| list.len() * group).collect())
+    }
+
     fn bytes_of(&self, _entries: usize, columns: usize) -> usize {
         let StoreOptions { shape, batch, dtype, rows, .. } = self.options;
         let group = self.codec.group();

@@ -38,7 +38,8 @@ impl Policy {
     }
 
     /// KIVI (Liu et al., 2024): everything, quantized to `bits` (1, 2, 4 or 8), the last 128 tokens
-    /// in full precision.
+    /// in full precision. A text below 160 tokens is not quantized at all:
+    /// [`KvCache::tokens_packed`](crate::KvCache::tokens_packed) tells.
     pub fn kivi(bits: u8) -> Self {
         Self::full().with_name("kivi").with_kivi(bits)
     }
