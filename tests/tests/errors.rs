@@ -799,7 +799,7 @@ fn prompts_that_overrun() {
         assert_error!(
             error,
             Error::PromptOverrun { declared: 10, arrived: 6, new: 5, .. },
-            ["10", "11", "5"]
+            ["10", "11", "5", "declare the whole prompt once"]
         );
 
         let error = refused(&mut cache, 4, |cache| cache.begin_prompt(Prompt::new(3)));

@@ -45,7 +45,7 @@ pub enum Error {
     PaddingRows { expected: usize, found: usize },
     /// More columns arrived than the prompt declared.
     #[error(
-        "layer {layer}: {new} more columns would make {total} of a prompt declared with {declared}",
+        "layer {layer}: {new} more columns would make {total} of a prompt declared with {declared}: declare the whole prompt once, with all its chunks",
         total = arrived + new
     )]
     PromptOverrun { layer: usize, declared: usize, arrived: usize, new: usize },

@@ -111,6 +111,9 @@ impl KvCache {
     /// policy that compresses prompts at their end does so when the last column has arrived. The
     /// declaration replaces an earlier one of which nothing has arrived.
     ///
+    /// Declare the whole prompt once, with the columns of all its chunks. A chunk that is declared
+    /// alone is a prompt of its own, and is compressed by itself: the results differ.
+    ///
     /// # Errors
     /// [`Error::EmptyPrompt`], [`Error::InvalidParameter`] beyond 2³¹ columns,
     /// [`Error::PaddingRows`], or [`Error::PromptUnfinished`] if the prompt before has arrived in
