@@ -11,9 +11,9 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CacheConfig {
-    /// The type keys and values are held in: f32, f16 or bf16. Queries, keys and values may come in
-    /// another; scores and sums are always f32.
-    pub dtype: DType,
+    /// The type keys and values are held in: f32, f16 or bf16; `None` is the type of the first
+    /// keys. Later queries, keys and values may come in another; scores and sums are always f32.
+    pub dtype: Option<DType>,
     /// Number of columns to make room for at the start, if it is known.
     pub capacity: Option<usize>,
     /// The factor of query-key products; `None` is `1 / √head_dim`.
@@ -35,7 +35,7 @@ pub struct CacheConfig {
 impl Default for CacheConfig {
     fn default() -> Self {
         Self {
-            dtype: DType::F32,
+            dtype: None,
             capacity: None,
             softmax_scale: None,
             input_check: InputCheck::default(),
@@ -78,7 +78,7 @@ impl InputCheck {
 impl CacheConfig {
     /// Sets the type that keys and values are held in.
     pub fn with_dtype(mut self, dtype: DType) -> Self {
-        self.dtype = dtype;
+        self.dtype = Some(dtype);
         self
     }
 
@@ -159,10 +159,10 @@ impl CacheConfig {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if !is_cache_type(self.dtype) {
+        if let Some(dtype) = self.dtype.filter(|&dtype| !is_cache_type(dtype)) {
             return Err(Error::DataType {
                 what: "the cache",
-                dtype: self.dtype,
+                dtype,
                 expected: "F32, F16 or BF16".into(),
             });
         }

@@ -1,4 +1,4 @@
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 
 use super::{CacheConfig, shared_attention::SharedAttention};
 use crate::{
@@ -13,6 +13,8 @@ pub(super) struct Context<'a> {
     pub(super) shape: CacheShape,
     pub(super) policy: &'a Policy,
     pub(super) config: &'a CacheConfig,
+    /// The type keys and values are held in.
+    pub(super) dtype: DType,
     pub(super) device: &'a Device,
     pub(super) rows: Rows,
     pub(super) encoding: &'a dyn PositionEncoding,
@@ -33,12 +35,12 @@ impl<'a> Context<'a> {
 
     /// What the layer's store of `batch` rows is built with.
     pub(super) fn store_options(&self, batch: usize) -> StoreOptions {
-        let Self { layer, shape, config, device, rows, observes, .. } = *self;
+        let Self { layer, shape, config, dtype, device, rows, observes, .. } = *self;
         StoreOptions {
             layer,
             shape,
             batch,
-            dtype: config.dtype,
+            dtype,
             observes,
             device: device.clone(),
             rows,

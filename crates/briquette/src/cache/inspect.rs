@@ -1,6 +1,6 @@
 //! Methods that report the state of a cache.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use super::{CacheConfig, KvCache, call::compress::distinct, layer::LayerCache};
 use crate::{
@@ -126,7 +126,7 @@ impl KvCache {
 
     /// Returns the bytes that the keys and values of all tokens seen would take.
     pub fn bytes_full(&self) -> usize {
-        self.shape.token_bytes(self.config.dtype) * self.tokens_seen().iter().sum::<usize>()
+        self.shape.token_bytes(self.dtype()) * self.tokens_seen().iter().sum::<usize>()
     }
 
     /// Returns the calls that tensor operations computed in place of a kernel, by operation and
@@ -149,6 +149,12 @@ impl KvCache {
     /// The configuration.
     pub fn config(&self) -> &CacheConfig {
         &self.config
+    }
+
+    /// The type keys and values are held in: the configured one, or else that of the first keys.
+    /// f32 before the first token if none is configured.
+    pub fn dtype(&self) -> DType {
+        self.config.dtype.or(self.first_dtype).unwrap_or(DType::F32)
     }
 
     /// The device.

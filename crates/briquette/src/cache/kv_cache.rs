@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::{
     CacheConfig, Prompt,
@@ -40,6 +40,8 @@ pub struct KvCache {
     /// The measures of the layers at the last prompt.
     pub(super) measures: Arc<Measures>,
     pub(super) batch: Option<usize>,
+    /// The type of the first keys.
+    pub(super) first_dtype: Option<DType>,
     /// The positions of the last call: the layers of one step share them.
     pub(super) positions: Option<(Vec<i64>, Tensor<3, Int>)>,
     /// Minimum number of positions that encoding tables cover.
@@ -53,7 +55,7 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// Creates an empty cache that holds keys and values in f32.
+    /// Creates an empty cache that holds keys and values in the type of the first keys.
     ///
     /// # Errors
     /// [`Error::InvalidShape`], or what [`Policy::check`] and [`Policy::check_shape`] return.
@@ -77,10 +79,10 @@ impl KvCache {
         policy.check_shape(shape)?;
         config.check()?;
         config.check_output_weights(&policy, shape)?;
-        if !device.supports_dtype(config.dtype) {
+        if let Some(dtype) = config.dtype.filter(|&dtype| !device.supports_dtype(dtype)) {
             return Err(Error::DataType {
                 what: "the cache",
-                dtype: config.dtype,
+                dtype,
                 expected: format!("a type that {device:?} supports"),
             });
         }
@@ -96,6 +98,7 @@ impl KvCache {
             layers,
             measures: Arc::default(),
             batch: None,
+            first_dtype: None,
             positions: None,
             reach: 0,
             max_positions: None,
@@ -196,6 +199,7 @@ impl KvCache {
             observes: policy.observes(),
             policy,
             config,
+            dtype: self.dtype(),
             device,
             rows,
             encoding: &NoPositionEncoding,
@@ -223,6 +227,8 @@ impl KvCache {
         check_finite(layer, &new, &self.config, span.phase)?;
 
         let held = self.config.memory_ceiling.map(|_| self.bytes_held());
+        let of_keys = new.keys.dtype();
+        let dtype = self.config.dtype.or(self.first_dtype).unwrap_or(of_keys);
         let Self {
             shape,
             policy,
@@ -241,6 +247,7 @@ impl KvCache {
             observes: policy.observes(),
             policy,
             config,
+            dtype,
             device,
             rows: *rows.get_or_insert_with(|| Rows::of(device)),
             encoding,
@@ -296,7 +303,7 @@ impl KvCache {
         let observes = self.policy.observes();
         self.layers.fill_with(|| LayerCache::new(observes));
         self.measures = Arc::default();
-        self.batch = None;
+        self.forget_batch();
     }
 
     /// The positions of a span, `[batch, 1, new]`.

@@ -60,7 +60,7 @@ impl KvCache {
             budget: self.policy.budget().map(|budget| budget.to_string()),
             policy_fingerprint: fingerprint(&self.policy),
             policy_file: self.policy.to_toml().ok(),
-            dtype: format!("{:?}", self.config.dtype),
+            dtype: format!("{:?}", self.dtype()),
             softmax_scale: self.config.softmax_scale.map(|scale| scale.to_string()),
             tokens_seen: self.tokens_seen(),
             tokens_kept: layers.map(|layer| self.tokens_kept(layer)).collect::<Result<_>>()?,
@@ -107,8 +107,10 @@ impl KvCache {
     ) -> Result<Self> {
         let Prefix { header, mut parts, .. } = prefix;
         check(&header, shape, &policy, &config)?;
+        let dtype = header.data_type()?;
         let seen = header.tokens_seen;
         let mut cache = Self::with_config(shape, policy, config, device)?;
+        cache.first_dtype = Some(dtype);
         let rows = Rows::of(device);
         for layer in 0..shape.layers {
             let of_layer = parts.take_parts(&format!("layer.{layer}"));
@@ -156,8 +158,9 @@ fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConf
         return Err(PrefixError::OtherPolicy { found, given }.into());
     }
     let scale = config.softmax_scale.map(|scale| scale.to_string());
+    let dtype = config.dtype.map(|dtype| format!("{dtype:?}"));
     for (what, found, given) in [
-        ("the type", Some(header.dtype.clone()), Some(format!("{:?}", config.dtype))),
+        ("the type", Some(header.dtype.clone()), dtype.or_else(|| Some(header.dtype.clone()))),
         ("the softmax scale", header.softmax_scale.clone(), scale),
     ] {
         if found != given {
@@ -189,9 +192,7 @@ impl LayerCache {
         parts.put_numbers("decoded", [progress.decoded()]);
         parts.put_numbers("local-queries", [*local_queries]);
         parts.put_numbers("held", &held[..]);
-        if policy.waits_for_second_pass() {
-            parts.put_numbers("second-pass", [usize::from(*second_pass)]);
-        }
+        parts.put_numbers("second-pass", [usize::from(*second_pass)]);
         parts.put_numbers("numbers-of-state", [state.as_ref().map_or(0, |x| x.dims()[1])]);
         if let Some(state) = state {
             parts.put("state", state.as_ref())?;
@@ -238,8 +239,7 @@ impl LayerCache {
             measure: measure.transpose()?,
             state,
             local_queries: parts.take_number("local-queries")?,
-            // Older files do not have it, and were written behind one.
-            second_pass: parts.take_number("second-pass").map_or(true, |made| made == 1),
+            second_pass: parts.take_number("second-pass")? == 1,
             ..empty
         };
         let store = policy.store();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 use super::{
     KvCache, Prompt,
@@ -23,7 +23,7 @@ use crate::{Error, Policy, Result, position::PositionEncoding};
 /// ```
 /// # use briquette::{Budget, CacheShape, KvCache, Policy, Prompt, SharedPrefill};
 /// # use briquette::position::NoPositionEncoding;
-/// # use burn::tensor::Tensor;
+/// # use burn::tensor::{DType, Tensor};
 /// # fn main() -> briquette::Result<()> {
 /// # let device = briquette::device::open("flex")?;
 /// # let shape = CacheShape { layers: 3, query_heads: 4, kv_heads: 2, head_dim: 16 };
@@ -86,7 +86,14 @@ impl<'a> SharedPrefill<'a> {
             }
             let (dtype, of_first) = (cache.config.dtype, first.config.dtype);
             if dtype != of_first {
-                return refused(number, format!("it holds {dtype:?}, not {of_first:?}"));
+                let name = |dtype: Option<DType>| match dtype {
+                    Some(dtype) => format!("{dtype:?}"),
+                    None => "the type of its first keys".to_owned(),
+                };
+                return refused(
+                    number,
+                    format!("it holds {}, not {}", name(dtype), name(of_first)),
+                );
             }
             if cache.device != first.device {
                 return refused(number, format!("it is on {:?}", cache.device));

@@ -18,7 +18,7 @@ use crate::files;
 
 /// The version of the format: of the names in the metadata, of the header, and of the tensors of
 /// each store.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Names in the metadata of the file.
 const FORMAT: &str = "briquette-prefix";

@@ -1,8 +1,10 @@
 use std::collections::BTreeMap;
 
+use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 
-use crate::{Policy, shape::CacheShape};
+use super::PrefixError;
+use crate::{Policy, Result, shape::CacheShape};
 
 /// Header of a prefix, as JSON: everything but the tensors.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -34,6 +36,19 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// The type of keys and values.
+    pub(crate) fn data_type(&self) -> Result<DType> {
+        let types = [DType::F32, DType::F16, DType::BF16];
+        let found = types.into_iter().find(|dtype| format!("{dtype:?}") == self.dtype);
+        found.ok_or_else(|| {
+            PrefixError::contents(
+                "dtype",
+                format!("is `{}`, expected F32, F16 or BF16", self.dtype),
+            )
+            .into()
+        })
+    }
+
     /// Whether it was saved under this policy. Compares its fingerprint, or else that of the policy
     /// read from its text, which may lack what was the only choice in an older version.
     pub(crate) fn is_of(&self, policy: &Policy) -> bool {

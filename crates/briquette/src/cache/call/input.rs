@@ -104,8 +104,8 @@ pub(in crate::cache) fn place(
         }
     };
     let entries = Entries {
-        keys: keys.cast(config.dtype),
-        values: new.values.cast(config.dtype),
+        keys: keys.cast(context.dtype),
+        values: new.values.cast(context.dtype),
         positions: positions.clone().expand([batch, shape.kv_heads, columns]),
         statistics: AttentionStatistics::default(),
         clustering: None,

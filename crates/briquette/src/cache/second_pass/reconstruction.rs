@@ -216,7 +216,7 @@ impl Reconstruction<'_> {
         };
         let at = |x, positions| encode(encoding, x, positions, part.end, ops);
         let queries = at(new.queries, part.positions.clone())?;
-        let keys = at(new.keys, part.positions.clone())?.cast(cache.config.dtype);
+        let keys = at(new.keys, part.positions.clone())?.cast(cache.dtype());
         let held = match cache.policy.positions() {
             PositionMode::Written => held,
             // Nothing was dropped: a token's rank is its position.
@@ -227,7 +227,7 @@ impl Reconstruction<'_> {
         let [batch, heads, ..] = keys.dims();
         let arriving = Entries {
             keys: keys.clone(),
-            values: new.values.cast(cache.config.dtype),
+            values: new.values.cast(cache.dtype()),
             positions: part.positions.clone().expand([batch, heads, columns]),
             statistics: AttentionStatistics::default(),
             clustering: None,
