@@ -110,9 +110,14 @@ pub enum Error {
     PositionOverflow { position: usize, max: usize },
     /// A policy needs queries or keys before they are rotated, and the model rotates them itself.
     #[error(
-        "policy `{policy}` {needs}, but queries and keys come rotated (`position::Rotated`): give `attend` the encoding instead, and take it out of the model"
+        "policy `{policy}` {needs}, but queries and keys come rotated (`position::Rotated`): say how with `Rotated::by(&rope)`, or give `attend` the encoding instead and take it out of the model"
     )]
     RotatedKeys { policy: String, needs: &'static str },
+    /// A policy needs queries or keys before their rotation, and the rotation cannot be taken back.
+    #[error(
+        "the encoding {encoding} cannot be taken back: implement `PositionEncoding::decode_below`"
+    )]
+    EncodingNotReversible { encoding: String },
     /// No method has this name.
     #[error("`{name}` is no method{}", meant_and_known(name, known))]
     UnknownMethod { name: String, known: Vec<String> },

@@ -23,6 +23,18 @@ impl PositionEncoding for PartialRotary {
         Tensor::cat(vec![self.inner.encode_below(x.narrow(3, 0, rotated), positions, end), rest], 3)
     }
 
+    fn decode_below(
+        &self,
+        x: Tensor<4>,
+        positions: Tensor<3, Int>,
+        end: usize,
+    ) -> Option<Tensor<4>> {
+        let (rotated, channels) = (self.inner.head_dim(), x.dims()[3]);
+        let rest = x.clone().narrow(3, rotated, channels - rotated);
+        let decoded = self.inner.decode_below(x.narrow(3, 0, rotated), positions, end)?;
+        Some(Tensor::cat(vec![decoded, rest], 3))
+    }
+
     fn max_positions(&self) -> Option<usize> {
         self.inner.max_positions()
     }

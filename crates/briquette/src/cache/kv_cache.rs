@@ -8,6 +8,7 @@ use super::{
         cross_layer::{commit, rebuild_others},
         input::{Projections, check, check_encoding, check_finite, place},
         store_guard::StoreGuard,
+        turn_back::TurnBack,
     },
     ceiling,
     context::Context,
@@ -218,13 +219,20 @@ impl KvCache {
     ) -> Result<Tensor<4>> {
         check(layer, &new, self.shape, &self.device, self.batch)?;
         check_encoding(encoding, &self.policy, self.shape, &self.device)?;
-        self.max_positions = encoding.max_positions();
         self.rotated = encoding.comes_rotated();
         let [batch, _, columns, _] = new.queries.dims();
         let span = self.layers[layer].progress().arrive(layer, batch, columns)?;
         let positions = self.positions(&span, batch);
         let new = if span.padded { new.without_padding(&positions) } else { new };
         check_finite(layer, &new, &self.config, span.phase)?;
+        let ops = self.config.ops.as_ref();
+        let end = span.seen().iter().copied().max().unwrap_or(0);
+        let turned = TurnBack::of(encoding, &self.policy, (&positions, end), span.after())?;
+        let (new, encoding) = match turned {
+            Some(turned) => (turned.both(new, ops)?, turned.encoding),
+            None => (new, encoding),
+        };
+        self.max_positions = encoding.max_positions();
 
         let held = self.config.memory_ceiling.map(|_| self.bytes_held());
         let of_keys = new.keys.dtype();

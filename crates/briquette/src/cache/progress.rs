@@ -51,6 +51,11 @@ impl InputSpan {
         &self.after.seen
     }
 
+    /// Progress of the layer with these columns.
+    pub(crate) fn after(&self) -> &Progress {
+        &self.after
+    }
+
     pub(crate) fn into_progress(self, compressed: bool) -> Progress {
         let mut after = self.after;
         if compressed {

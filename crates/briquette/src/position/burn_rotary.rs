@@ -17,23 +17,16 @@ use crate::Result;
 /// cache may count to.
 impl PositionEncoding for RotaryEncoding {
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
-        let dtype = x.dtype();
-        let [batch, heads, tokens, head_dim] = x.dims();
-        let [end, channels, _] = self.freq_complex.dims();
-        let half = head_dim / 2;
-        let of_heads = positions.dims()[1];
-        // Padding stands at −1. Any row of the table will do for it.
-        let rows = positions.clamp(0, end.saturating_sub(1) as i64).reshape([-1]);
-        // A channel has its cosine and sine, both channels of a pair the same.
-        let table = self.freq_complex.clone().reshape([end, channels / 2, 4]).select(0, rows);
-        let table = table.cast(DType::F32).reshape([batch, of_heads, tokens, half, 4]);
-        let (cosines, sines) = (table.clone().narrow(4, 0, 1), table.narrow(4, 1, 1));
-        let pairs = x.cast(DType::F32).reshape([batch, heads, tokens, half, 2]);
-        let (even, odd) = (pairs.clone().narrow(4, 0, 1), pairs.narrow(4, 1, 1));
-        let turned_even = even.clone() * cosines.clone() - odd.clone() * sines.clone();
-        let turned_odd = odd * cosines + even * sines;
-        let turned = Tensor::cat(vec![turned_even, turned_odd], 4);
-        turned.reshape([batch, heads, tokens, head_dim]).cast(dtype)
+        turn(self, x, positions, 1.0)
+    }
+
+    fn decode_below(
+        &self,
+        x: Tensor<4>,
+        positions: Tensor<3, Int>,
+        _end: usize,
+    ) -> Option<Tensor<4>> {
+        Some(turn(self, x, positions, -1.0))
     }
 
     fn max_positions(&self) -> Option<usize> {
@@ -44,4 +37,30 @@ impl PositionEncoding for RotaryEncoding {
         let [_, channels, _] = self.freq_complex.dims();
         check_table(channels, &self.freq_complex.device(), head_dim, device)
     }
+}
+
+/// Turns rows at their positions, forwards (1) or back (−1).
+fn turn(
+    rope: &RotaryEncoding,
+    x: Tensor<4>,
+    positions: Tensor<3, Int>,
+    direction: f64,
+) -> Tensor<4> {
+    let dtype = x.dtype();
+    let [batch, heads, tokens, head_dim] = x.dims();
+    let [end, channels, _] = rope.freq_complex.dims();
+    let half = head_dim / 2;
+    let of_heads = positions.dims()[1];
+    // Padding stands at −1. Any row of the table will do for it.
+    let rows = positions.clamp(0, end.saturating_sub(1) as i64).reshape([-1]);
+    // A channel has its cosine and sine, both channels of a pair the same.
+    let table = rope.freq_complex.clone().reshape([end, channels / 2, 4]).select(0, rows);
+    let table = table.cast(DType::F32).reshape([batch, of_heads, tokens, half, 4]);
+    let (cosines, sines) = (table.clone().narrow(4, 0, 1), table.narrow(4, 1, 1) * direction);
+    let pairs = x.cast(DType::F32).reshape([batch, heads, tokens, half, 2]);
+    let (even, odd) = (pairs.clone().narrow(4, 0, 1), pairs.narrow(4, 1, 1));
+    let turned_even = even.clone() * cosines.clone() - odd.clone() * sines.clone();
+    let turned_odd = odd * cosines + even * sines;
+    let turned = Tensor::cat(vec![turned_even, turned_odd], 4);
+    turned.reshape([batch, heads, tokens, head_dim]).cast(dtype)
 }

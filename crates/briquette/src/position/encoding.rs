@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, fmt::Debug};
 
 use burn::tensor::{DType, Device, Int, Tensor};
 
-use super::RotaryEmbedding;
+use super::{RotaryEmbedding, RotatedBy};
 use crate::{
     Error, Result, check,
     ops::{Ops, RotaryTables, rotate},
@@ -35,11 +35,30 @@ pub trait PositionEncoding: Debug + Send + Sync {
     /// Returns one more than the highest position that can be encoded; `None` if there is no end.
     fn max_positions(&self) -> Option<usize>;
 
+    /// Takes back what [`encode_below`](Self::encode_below) has done, with the same arguments;
+    /// `None` if it cannot.
+    fn decode_below(
+        &self,
+        x: Tensor<4>,
+        positions: Tensor<3, Int>,
+        end: usize,
+    ) -> Option<Tensor<4>> {
+        let _ = (x, positions, end);
+        None
+    }
+
     /// Whether the model has already rotated queries and keys, so that [`encode`](Self::encode)
     /// leaves them as they are. Policies that need them before their rotation are then refused
-    /// ([`Error::RotatedKeys`](crate::Error::RotatedKeys)).
+    /// ([`Error::RotatedKeys`](crate::Error::RotatedKeys)), unless the rotation is
+    /// [known](Self::rotated_by).
     fn comes_rotated(&self) -> bool {
         false
+    }
+
+    /// Returns how the model has rotated queries and keys that [come
+    /// rotated](Self::comes_rotated), if it says so.
+    fn rotated_by(&self) -> Option<RotatedBy<'_>> {
+        None
     }
 
     /// Checks that heads of `head_dim` channels on `device` can be encoded. A cache calls it before
@@ -89,6 +108,25 @@ pub(crate) fn encode_both(
             encoding.encode_below(keys, positions, end),
         )),
     }
+}
+
+/// Takes back what [`encode`] has done.
+///
+/// # Errors
+/// [`Error::EncodingNotReversible`] if the encoding cannot.
+pub(crate) fn decode(
+    encoding: &dyn PositionEncoding,
+    x: Tensor<4>,
+    positions: Tensor<3, Int>,
+    end: usize,
+    ops: &dyn Ops,
+) -> Result<Tensor<4>> {
+    if let Some(rotary) = encoding.rotary() {
+        let (cosines, sines) = rotary.inverse_tables(end);
+        return Ok(ops.rotate(x, RotaryTables { cosines, sines, positions })?);
+    }
+    let decoded = encoding.decode_below(x, positions, end);
+    decoded.ok_or_else(|| Error::EncodingNotReversible { encoding: format!("{encoding:?}") })
 }
 
 /// Mean of the matrices that encode a row, multiplied from the right, at the positions
@@ -149,6 +187,15 @@ impl PositionEncoding for NoPositionEncoding {
         x
     }
 
+    fn decode_below(
+        &self,
+        x: Tensor<4>,
+        _positions: Tensor<3, Int>,
+        _end: usize,
+    ) -> Option<Tensor<4>> {
+        Some(x)
+    }
+
     fn max_positions(&self) -> Option<usize> {
         None
     }
@@ -162,6 +209,16 @@ impl PositionEncoding for RotaryEmbedding {
     fn encode_below(&self, x: Tensor<4>, positions: Tensor<3, Int>, end: usize) -> Tensor<4> {
         let (cosines, sines) = self.tables(end);
         rotate(x, RotaryTables { cosines, sines, positions })
+    }
+
+    fn decode_below(
+        &self,
+        x: Tensor<4>,
+        positions: Tensor<3, Int>,
+        end: usize,
+    ) -> Option<Tensor<4>> {
+        let (cosines, sines) = self.inverse_tables(end);
+        Some(rotate(x, RotaryTables { cosines, sines, positions }))
     }
 
     fn rotary(&self) -> Option<&RotaryEmbedding> {

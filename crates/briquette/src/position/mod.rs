@@ -5,8 +5,8 @@
 //! encodes them. The encoding is [`RotaryEmbedding`], Burn's own
 //! [`RotaryEncoding`](burn::nn::RotaryEncoding), or any other [`PositionEncoding`].
 //!
-//! A model that keeps its own rotation gives [`Rotated`]; policies that need more than that are
-//! refused.
+//! A model that keeps its own rotation gives [`Rotated`]. For policies that need keys before their
+//! rotation it says [how it rotates](Rotated::by), and the cache turns them back.
 
 mod burn_rotary;
 mod encoding;
@@ -14,6 +14,6 @@ mod rotary;
 mod rotated;
 
 pub use encoding::{Encode, NoPositionEncoding, PositionEncoding};
-pub(crate) use encoding::{encode, encode_both, mean_rotation};
+pub(crate) use encoding::{decode, encode, encode_both, mean_rotation};
 pub use rotary::RotaryEmbedding;
-pub use rotated::Rotated;
+pub use rotated::{Rotated, RotatedBy};

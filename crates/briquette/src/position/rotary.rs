@@ -30,6 +30,8 @@ struct Tables {
     whole: (Tensor<2>, Tensor<2>),
     /// Cosines and sines in half precision, once they are requested.
     half: Option<(Tensor<2>, Tensor<2>)>,
+    /// Cosines and sines that turn back, once they are requested.
+    inverse: Option<(Tensor<2>, Tensor<2>)>,
 }
 
 /// Number of positions of the first table.
@@ -80,8 +82,8 @@ impl RotaryEmbedding {
             return check::refuse("frequencies", found, "finite and at least one");
         }
         check::count("max_positions", max_positions)?;
-        if !attention_scaling.is_finite() {
-            return check::refuse("attention_scaling", attention_scaling, "finite");
+        if !attention_scaling.is_finite() || attention_scaling == 0.0 {
+            return check::refuse("attention_scaling", attention_scaling, "finite and not 0");
         }
         let tables = Tables::new(frequencies, max_positions.min(FIRST), attention_scaling, device);
         Ok(Self {
@@ -115,6 +117,16 @@ impl RotaryEmbedding {
         let mut tables = self.grown(positions);
         let Tables { whole: (cosines, sines), half: known, .. } = &mut *tables;
         known.get_or_insert_with(|| (half(cosines), half(sines))).clone()
+    }
+
+    /// Returns the cosines and sines that turn back what [`tables`](Self::tables) turn, of as many
+    /// positions.
+    pub(crate) fn inverse_tables(&self, positions: usize) -> (Tensor<2>, Tensor<2>) {
+        let squared = self.attention_scaling * self.attention_scaling;
+        let mut tables = self.grown(positions);
+        let Tables { whole: (cosines, sines), inverse, .. } = &mut *tables;
+        let made = || (cosines.clone() / squared, sines.clone() / -squared);
+        inverse.get_or_insert_with(made).clone()
     }
 
     /// Returns tables of at least `positions` positions. They double, so that few sizes occur and
@@ -153,7 +165,7 @@ impl Tables {
             .unzip();
         let shape = [positions, frequencies.len()];
         let table = |data| Tensor::from_data(TensorData::new(data, shape), (device, DType::F32));
-        Self { positions, whole: (table(cosines), table(sines)), half: None }
+        Self { positions, whole: (table(cosines), table(sines)), half: None, inverse: None }
     }
 }
 

@@ -188,7 +188,8 @@ pub(in crate::cache) fn check_encoding(
     device: &Device,
 ) -> Result<()> {
     encoding.check(shape.head_dim, device)?;
-    let needs = encoding.comes_rotated().then(|| policy.needs_unrotated()).flatten();
+    let is_fixed = encoding.comes_rotated() && encoding.rotated_by().is_none();
+    let needs = is_fixed.then(|| policy.needs_unrotated()).flatten();
     match needs {
         Some(needs) => Err(Error::RotatedKeys { policy: policy.name().to_owned(), needs }),
         None => Ok(()),

@@ -11,5 +11,6 @@ pub(super) mod input;
 mod pages;
 pub(super) mod statistics;
 pub(super) mod store_guard;
+pub(super) mod turn_back;
 pub(super) mod update;
 pub(super) mod working_set;

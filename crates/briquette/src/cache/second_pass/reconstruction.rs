@@ -9,7 +9,10 @@ use crate::{
     Error, Result,
     cache::{
         KvCache,
-        call::input::{Projections, check, check_encoding},
+        call::{
+            input::{Projections, check, check_encoding},
+            turn_back::TurnBack,
+        },
         layer::LayerCache,
     },
     ops::{
@@ -211,6 +214,11 @@ impl Reconstruction<'_> {
         }
         let new = if part.padded { new.without_padding(&part.positions) } else { new };
         let ops = cache.config.ops.as_ref();
+        let (places, progress) = ((&part.positions, part.end), cache.layers[layer].progress());
+        let (new, encoding) = match TurnBack::of(encoding, &cache.policy, places, progress)? {
+            Some(turned) => (turned.both(new, ops)?, turned.encoding),
+            None => (new, encoding),
+        };
         let Some(held) = cache.entries(layer)? else {
             return Err(cache.refused("was asked of an empty layer"));
         };
