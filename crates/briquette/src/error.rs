@@ -108,6 +108,20 @@ pub enum Error {
     /// A position is beyond the end of the position encoding.
     #[error("position {position} is beyond the position encoding, which holds {max} positions")]
     PositionOverflow { position: usize, max: usize },
+    /// A policy needs queries, and a call gave none.
+    #[error("policy `{policy}` {needs}: call `update_with`, which takes the queries too")]
+    QueriesMissing { policy: String, needs: &'static str },
+    /// A policy that computes attention itself was asked for entries.
+    #[error(
+        "policy `{policy}` computes a part of the attention over prompts: call `attend`, for a model's own attention would compute all of it"
+    )]
+    AttentionOwned { policy: String },
+    /// A cache per layer cannot follow a policy that looks at all layers.
+    #[error("policy `{policy}` needs one cache for all layers ({what}): use `KvCache::layer`")]
+    LayersTogether { policy: String, what: &'static str },
+    /// A layer was read before it held anything.
+    #[error("layer {layer} holds nothing that could be read: give it tokens first")]
+    NothingHeld { layer: usize },
     /// A policy needs queries or keys before they are rotated, and the model rotates them itself.
     #[error(
         "policy `{policy}` {needs}, but queries and keys come rotated (`position::Rotated`): say how with `Rotated::by(&rope)`, or give `attend` the encoding instead and take it out of the model"

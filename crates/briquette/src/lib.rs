@@ -78,7 +78,8 @@ mod view;
 
 pub use budget::Budget;
 pub use cache::{
-    CacheConfig, InputCheck, KvCache, Prompt, Reconstruction, SharedPrefill, SharedTimes,
+    CacheConfig, CacheLayer, InputCheck, KvCache, Prompt, Reconstruction, SharedPrefill,
+    SharedTimes, VisibleEntries,
 };
 pub use error::{Error, Result};
 pub use policy::{

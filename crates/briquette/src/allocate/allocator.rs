@@ -49,6 +49,12 @@ pub trait Allocator: Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether a layer's budget depends on its number or on other layers. A cache per layer
+    /// ([`KvCache::per_layer`](crate::KvCache::per_layer)) refuses such an allocator.
+    fn spans_layers(&self) -> bool {
+        self.measures()
+    }
+
     /// Measures a layer when a prompt is complete: one number per batch row.
     ///
     /// # Errors

@@ -25,6 +25,10 @@ impl Allocator for LayerRatios {
         self.ratios.iter().try_for_each(|ratio| check::share("allocate.ratios", *ratio))
     }
 
+    fn spans_layers(&self) -> bool {
+        true
+    }
+
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
         let (given, layers) = (self.ratios.len(), view.shape.layers);
         let ratio = self.ratios.get(view.layer).filter(|_| given == layers);

@@ -29,6 +29,10 @@ impl Allocator for Pyramid {
         check::factor("allocate.beta", self.beta)
     }
 
+    fn spans_layers(&self) -> bool {
+        true
+    }
+
     fn is_capturable(&self) -> bool {
         true
     }

@@ -36,7 +36,7 @@ impl KvCache {
             let positions = self.kept_positions(layer)?;
             return Ok(positions.iter().map(|row| row.iter().map(Vec::len).collect()).collect());
         }
-        let held = self.layer(layer)?.held();
+        let held = self.layer_cache(layer)?.held();
         Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
     }
 
@@ -58,7 +58,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`].
     pub fn entries_by_head(&self, layer: usize) -> Result<Vec<Vec<usize>>> {
-        let cache = self.layer(layer)?;
+        let cache = self.layer_cache(layer)?;
         let held = match cache.entries()? {
             Some(entries) => distinct(&entries, cache.held()),
             None => cache.held().to_vec(),
@@ -72,7 +72,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`].
     pub fn layer_measure(&self, layer: usize) -> Result<Option<Vec<f64>>> {
-        Ok(self.layer(layer)?.measure.as_ref().map(|measure| measure.of_rows.clone()))
+        Ok(self.layer_cache(layer)?.measure.as_ref().map(|measure| measure.of_rows.clone()))
     }
 
     /// The state of a layer's reducer, `[batch, numbers]` (D2O: the threshold of each row); `None`
@@ -81,7 +81,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`].
     pub fn reducer_state(&self, layer: usize) -> Result<Option<Tensor<2>>> {
-        Ok(self.layer(layer)?.state.as_deref().cloned())
+        Ok(self.layer_cache(layer)?.state.as_deref().cloned())
     }
 
     /// The positions a layer keeps, ascending: `[batch][kv_head][entry]`. Reads from the device.
@@ -89,7 +89,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
     pub fn kept_positions(&self, layer: usize) -> Result<Vec<Vec<Vec<usize>>>> {
-        let Some(positions) = self.layer(layer)?.positions() else { return Ok(Vec::new()) };
+        let Some(positions) = self.layer_cache(layer)?.positions() else { return Ok(Vec::new()) };
         let [_, heads, columns] = positions.dims();
         let positions = positions.try_into_vec_as::<i64>()?;
         let heads_of_rows = positions.chunks(heads * columns).map(|row| {
@@ -106,7 +106,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`].
     pub fn entries(&self, layer: usize) -> Result<Option<Entries>> {
-        let Some(entries) = self.layer(layer)?.entries()? else { return Ok(None) };
+        let Some(entries) = self.layer_cache(layer)?.entries()? else { return Ok(None) };
         Ok(Some(expand_clusters(entries, self.config.ops.as_ref())?))
     }
 
@@ -162,7 +162,7 @@ impl KvCache {
         &self.device
     }
 
-    fn layer(&self, layer: usize) -> Result<&LayerCache> {
+    pub(super) fn layer_cache(&self, layer: usize) -> Result<&LayerCache> {
         let layers = self.layers.len();
         self.layers.get(layer).ok_or(Error::LayerOutOfRange { layer, layers })
     }

@@ -5,6 +5,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use super::{
     CacheConfig, Prompt,
     call::{
+        answer::{Answer, Attention},
         cross_layer::{commit, rebuild_others},
         input::{Projections, check, check_encoding, check_finite, place},
         store_guard::StoreGuard,
@@ -167,27 +168,28 @@ impl KvCache {
         values: Tensor<4>,
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
-        self.attend_sharing(layer, Projections { queries, keys, values }, encoding, None)
+        let new = Projections { queries, keys, values };
+        let Attention(output) = self.call(layer, new, encoding, None)?;
+        Ok(output)
     }
 
-    /// Attends as [`attend`](Self::attend) does; `shared` holds attention that other caches have
-    /// computed.
-    pub(super) fn attend_sharing(
+    /// Makes a call of a layer; `shared` holds attention that other caches have computed.
+    pub(super) fn call<A: Answer>(
         &mut self,
         layer: usize,
         new: Projections,
         encoding: &dyn PositionEncoding,
         shared: Option<&SharedAttention>,
-    ) -> Result<Tensor<4>> {
+    ) -> Result<A> {
         if self.config.memory_ceiling.is_none() {
-            return self.attend_to(layer, new, encoding, shared);
+            return self.call_unlimited(layer, new, encoding, shared);
         }
         let held = self.bytes_held();
         self.transaction(|cache| {
-            let output = cache.attend_to(layer, new, encoding, shared)?;
+            let answer = cache.call_unlimited(layer, new, encoding, shared)?;
             // A store may take more than could be told ahead.
             ceiling::check(cache.config.memory_ceiling, held, cache.bytes_held())?;
-            Ok(output)
+            Ok(answer)
         })
     }
 
@@ -210,13 +212,13 @@ impl KvCache {
         }
     }
 
-    fn attend_to(
+    fn call_unlimited<A: Answer>(
         &mut self,
         layer: usize,
         new: Projections,
         encoding: &dyn PositionEncoding,
         shared: Option<&SharedAttention>,
-    ) -> Result<Tensor<4>> {
+    ) -> Result<A> {
         check(layer, &new, self.shape, &self.device, self.batch)?;
         check_encoding(encoding, &self.policy, self.shape, &self.device)?;
         self.rotated = encoding.comes_rotated();
@@ -271,13 +273,13 @@ impl KvCache {
                 let needed = held + layers[layer].added(context, &input, &guard)?;
                 ceiling::check(config.memory_ceiling, held, needed)?;
             }
-            let (output, mut update) =
+            let (answer, mut update) =
                 layers[layer].compute(context, &input, arriving, &mut guard)?;
             let others = rebuild_others(layers, context, &mut update)?;
-            Ok((output, update, others))
+            Ok((answer, update, others))
         };
         let computed = compute();
-        let (output, update, others) = match computed {
+        let (answer, update, others) = match computed {
             Ok(computed) => computed,
             Err(error) => {
                 layers[layer].abort(guard);

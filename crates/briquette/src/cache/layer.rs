@@ -7,8 +7,9 @@ use burn::tensor::{Int, Tensor};
 
 use super::{
     call::{
+        answer::Answer,
         append::append,
-        attend::{attend, key_encoding},
+        attend::key_encoding,
         capacity::CapacityPlan,
         compress::{CompressionDue, Findings, Snapshot, compress},
         in_place::{append_in_place, counts_in_place, eviction},
@@ -25,7 +26,7 @@ use super::{
 use crate::{
     Error, LayerView, Result,
     device::{Rows, buffer_bytes},
-    ops::{AttentionOutput, Entries},
+    ops::Entries,
     reduce::Reduced,
     stage::AttentionRequest,
     store::Store,
@@ -155,13 +156,13 @@ impl LayerCache {
 
     /// Computes the output of a call and the update of the layer, without applying it. Writes only
     /// to columns of the store behind those held.
-    pub(super) fn compute(
+    pub(super) fn compute<A: Answer>(
         &self,
         context: Context<'_>,
         input: &LayerInput,
         arriving: Entries,
         guard: &mut StoreGuard,
-    ) -> Result<(Tensor<4>, LayerUpdate)> {
+    ) -> Result<(A, LayerUpdate)> {
         let decodes = matches!(input.span.phase, Phase::Decode { .. });
         if decodes && !self.second_pass && context.policy.waits_for_second_pass() {
             return Err(Error::SecondPassMissing { policy: context.policy.name().to_owned() });
@@ -174,7 +175,8 @@ impl LayerCache {
         let mut all = append(context, input, arriving, &self.held, &plan, guard)?;
         let store = guard.store.as_ref();
         let encode = key_encoding(context, input, &mut all, store)?;
-        let attended = attend(context, input, &all, encode.clone(), store)?;
+        let (answer, (column_sums, column_squares)) =
+            A::of(context, input, &mut all, encode.clone(), store)?;
 
         let (seen, phase) = (input.span.seen(), input.span.phase);
         let due = CompressionDue::of(context.policy, phase);
@@ -182,7 +184,6 @@ impl LayerCache {
         let budget = plan.budget.as_ref().filter(|_| due.compress || measures);
         let counts_window = due.prompt && context.observes.local > 0;
         let shows_window = budget.is_some() && context.observes.window > 0;
-        let AttentionOutput { output, column_sums, column_squares } = attended;
         let window = (counts_window || shows_window)
             .then(|| {
                 let (keys, sums) = (encode.clone(), column_sums.as_ref());
@@ -234,34 +235,32 @@ impl LayerCache {
             let capacity = plan.after_compression(reduced.entries.columns(), store.capacity());
             update.compress(reduced, capacity);
         }
-        Ok((output, update))
+        Ok((answer, update))
     }
 
     /// Decodes a token that takes the place of an entry, which is evicted, or a free slot. `None`,
     /// and nothing has changed, if it must be appended to entries by position.
-    fn decode_in_place(
+    fn decode_in_place<A: Answer>(
         &self,
         context: Context<'_>,
         input: &LayerInput,
         token: &Entries,
         plan: &CapacityPlan,
         guard: &mut StoreGuard,
-    ) -> Result<Option<(Tensor<4>, LayerUpdate)>> {
+    ) -> Result<Option<(A, LayerUpdate)>> {
         let before = (&self.held[..], self.growth.as_deref());
         let counts = counts_in_place(context, input, token, before, plan, guard.store.as_mut())?;
         let (Some(counts), Some(budget)) = (counts, &plan.budget) else { return Ok(None) };
-        let mut all = append_in_place(context, input, token.clone(), plan, guard)?;
+        let mut all = append_in_place::<A>(context, input, token.clone(), plan, guard)?;
         let store = guard.store.as_ref();
         let encode = key_encoding(context, input, &mut all, store)?;
-        let attended = attend(context, input, &all, encode.clone(), store)?;
-        let AttentionOutput { output, column_sums, column_squares } = attended;
+        let (answer, sums) = A::of(context, input, &mut all, encode.clone(), store)?;
         let window = (context.observes.window > 0)
             .then(|| {
-                let (keys, sums) = (encode.clone(), column_sums.as_ref());
+                let (keys, sums) = (encode.clone(), sums.0.as_ref());
                 window(context, input, &mut all, keys, &self.window, sums, store)
             })
             .transpose()?;
-        let sums = (column_sums, column_squares);
         let statistics = &mut all.statistics;
         let local_queries = count(context, input, statistics, sums, None, self.local_queries)?;
         let entries = all.counted(store, &input.held)?;
@@ -277,7 +276,7 @@ impl LayerCache {
         let (held, share) = (counts.held, Some(counts.kept));
         let (state, measure, snapshot) = (None, None, None);
         let update = LayerUpdate { change, held, share, local_queries, state, measure, snapshot };
-        Ok(Some((output, update)))
+        Ok(Some((answer, update)))
     }
 
     /// Applies the update of a call. The layer does not change if that fails.

@@ -6,7 +6,7 @@ use burn::tensor::{DType, Tensor};
 
 use super::{
     KvCache, Prompt,
-    call::input::Projections,
+    call::{answer::Attention, input::Projections},
     shared_attention::{Clock, SharedAttention},
 };
 use crate::{Error, Policy, Result, position::PositionEncoding};
@@ -161,7 +161,7 @@ impl<'a> SharedPrefill<'a> {
         let mut output = None;
         for (cache, each) in self.caches.iter_mut().zip(&mut self.times.each) {
             let start = clock.now();
-            let attended = cache.attend_sharing(layer, new.clone(), encoding, Some(&shared))?;
+            let Attention(attended) = cache.call(layer, new.clone(), encoding, Some(&shared))?;
             let took = clock.now() - start;
             self.times.all += took;
             *each += took + shared.saved.take();

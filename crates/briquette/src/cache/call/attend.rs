@@ -36,6 +36,26 @@ pub(in crate::cache) fn key_encoding<'a>(
     Ok(Some(Encode { encoding, positions, end: input.end }))
 }
 
+/// Returns the queries of a call as they attend: with their positions encoded.
+pub(super) fn asked(
+    context: Context<'_>,
+    input: &LayerInput,
+    all: &WorkingSet,
+    encode: Option<&Encode<'_>>,
+) -> Result<Tensor<4>> {
+    let Context { policy, config, encoding, .. } = context;
+    let queries = input.queries.queries.clone();
+    match policy.positions() {
+        PositionMode::Written | PositionMode::Deferred => Ok(queries),
+        PositionMode::InCache => {
+            let positions = CachePositions::new(context, input, all);
+            let ranks = encode.map(|keys| &keys.positions);
+            let positions = positions.of_newest(ranks).unwrap_or_else(|| positions.of_new(input));
+            self::encode(encoding, queries, positions, input.end, config.ops.as_ref())
+        }
+    }
+}
+
 /// Computes the attention of the new queries, and the sums of weights that the stages observe.
 pub(in crate::cache) fn attend(
     context: Context<'_>,
@@ -44,21 +64,11 @@ pub(in crate::cache) fn attend(
     encode: Option<Encode<'_>>,
     store: &dyn Store,
 ) -> Result<AttentionOutput> {
-    let Context { policy, config, encoding, observes, .. } = context;
+    let Context { policy, config, observes, .. } = context;
     let LayerInput { span, queries, .. } = input;
-    let asked = match policy.positions() {
-        PositionMode::Written | PositionMode::Deferred => queries.queries.clone(),
-        PositionMode::InCache => {
-            let positions = CachePositions::new(context, input, all);
-            let ranks = encode.as_ref().map(|keys| &keys.positions);
-            let positions = positions.of_newest(ranks).unwrap_or_else(|| positions.of_new());
-            let queries = queries.queries.clone();
-            self::encode(encoding, queries, positions, input.end, config.ops.as_ref())?
-        }
-    };
     let is_told = all.loose().is_none() && input.is_told_by(store);
     let query = StoreQuery {
-        queries: asked,
+        queries: asked(context, input, all, encode.as_ref())?,
         // A query that is padding sees nothing, whatever its column.
         visibility: match span.padded || (all.padded && !is_told) {
             false => Visibility::Causal,
@@ -94,7 +104,10 @@ pub(in crate::cache) fn attend(
 }
 
 /// The position of each token's representative, `[batch, kv_heads, columns]`.
-fn representative_positions(entries: &Entries, ops: &dyn Ops) -> Result<Tensor<3, Int>> {
+pub(in crate::cache) fn representative_positions(
+    entries: &Entries,
+    ops: &dyn Ops,
+) -> Result<Tensor<3, Int>> {
     let Some(table) = ClusterTable::of(entries, ops)? else { return Ok(entries.positions.clone()) };
     Ok(entries.positions.clone().gather(2, table.representatives.gather(2, table.rows)))
 }

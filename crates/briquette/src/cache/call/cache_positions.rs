@@ -10,20 +10,26 @@ use crate::{
 };
 
 /// Positions of entries counted anew, as their ranks among the entries held.
-pub(super) struct CachePositions<'a> {
+pub(in crate::cache) struct CachePositions<'a> {
     context: Context<'a>,
-    input: &'a LayerInput,
+    /// Tokens held by head, the new ones included.
+    held: &'a [usize],
     padded: bool,
     unordered: bool,
 }
 
 impl<'a> CachePositions<'a> {
     pub(super) fn new(context: Context<'a>, input: &'a LayerInput, all: &WorkingSet) -> Self {
-        Self { context, input, padded: all.padded, unordered: all.unordered }
+        Self { context, held: &input.held, padded: all.padded, unordered: all.unordered }
+    }
+
+    /// Positions of entries that are by position, where each head holds its number of `held`.
+    pub(in crate::cache) fn of_held(context: Context<'a>, held: &'a [usize]) -> Self {
+        Self { context, held, padded: true, unordered: false }
     }
 
     fn batch(&self) -> usize {
-        self.input.held.len() / self.context.shape.kv_heads
+        self.held.len() / self.context.shape.kv_heads
     }
 
     /// Returns the rank of each entry, `[batch, kv_heads or 1, entries]`; padding has the rank of
@@ -32,7 +38,10 @@ impl<'a> CachePositions<'a> {
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation) if ranks cannot be counted.
-    pub(super) fn of_entries(&self, positions: &Tensor<3, Int>) -> Result<Tensor<3, Int>> {
+    pub(in crate::cache) fn of_entries(
+        &self,
+        positions: &Tensor<3, Int>,
+    ) -> Result<Tensor<3, Int>> {
         let columns = positions.dims()[2];
         let Context { policy, config, device, .. } = self.context;
         if self.unordered {
@@ -42,7 +51,7 @@ impl<'a> CachePositions<'a> {
             let held = positions.clone().greater_equal_scalar(0);
             let ranks = held.int().cumsum(2);
             let all = ranks.clone().narrow(2, columns - 1, 1).expand(positions.dims());
-            let by: Vec<i64> = self.input.held.iter().map(|&held| held as i64 - 1).collect();
+            let by: Vec<i64> = self.held.iter().map(|&held| held as i64 - 1).collect();
             return Ok(offset_per_head(ranks - all, &by));
         }
         let ranks = counting(0..columns, device).reshape([1, 1, columns]);
@@ -61,8 +70,8 @@ impl<'a> CachePositions<'a> {
 
     /// The ranks of the newest entries, −1 at padding: `[batch, 1, new]`, or per query head where
     /// heads hold different numbers of entries.
-    pub(super) fn of_new(&self) -> Tensor<3, Int> {
-        let (positions, arrived) = (&self.input.span.positions, &self.input.arrived);
+    pub(super) fn of_new(&self, input: &LayerInput) -> Tensor<3, Int> {
+        let (positions, arrived) = (&input.span.positions, &input.arrived);
         let columns = positions.len() / self.batch();
         self.of_queries(|row, held| {
             let mut next = (held - arrived[row]) as i64;
@@ -83,9 +92,14 @@ impl<'a> CachePositions<'a> {
         })
     }
 
+    /// The ranks of `size` tokens that would come next.
+    pub(in crate::cache) fn of_next(&self, size: usize) -> Tensor<3, Int> {
+        self.of_queries(|_, held| (held..held + size).map(|rank| rank as i64).collect())
+    }
+
     fn of_queries(&self, ranks: impl Fn(usize, usize) -> Vec<i64>) -> Tensor<3, Int> {
         let CacheShape { kv_heads, query_heads, .. } = self.context.shape;
-        let rows = self.input.held.chunks(kv_heads);
+        let rows = self.held.chunks(kv_heads);
         let even = rows.clone().all(|row| row.iter().all(|held| *held == row[0]));
         let mut all = Vec::new();
         for (row, held) in rows.enumerate() {

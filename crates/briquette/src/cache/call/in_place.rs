@@ -3,6 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::{
+    answer::Answer,
     capacity::CapacityPlan,
     compress::{CompressionDue, kept_per_head, score},
     input::LayerInput,
@@ -128,7 +129,7 @@ pub(in crate::cache) fn evicts_in_place(policy: &Policy) -> bool {
 }
 
 /// Appends the token behind the entries, which stay where they are.
-pub(in crate::cache) fn append_in_place(
+pub(in crate::cache) fn append_in_place<A: Answer>(
     context: Context<'_>,
     input: &LayerInput,
     token: Entries,
@@ -142,7 +143,8 @@ pub(in crate::cache) fn append_in_place(
     }
     guard.store.append(token, &input.arrived_by_head)?;
     let Context { policy, observes, .. } = context;
-    let reads_rows = policy.scorer().depends_on().rows
+    let reads_rows = A::READS_ROWS
+        || policy.scorer().depends_on().rows
         || observes.window > 0
         || policy.reducer().encodes_at_representative();
     let entries = match guard.store.in_place() {

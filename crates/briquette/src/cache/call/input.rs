@@ -137,38 +137,51 @@ pub(in crate::cache) fn check(
     device: &Device,
     batch: Option<usize>,
 ) -> Result<()> {
-    let CacheShape { layers, query_heads, kv_heads, head_dim } = shape;
+    let Projections { queries, keys, values } = new;
+    check_queries(layer, queries, shape, device, batch)?;
+    let [rows, _, columns, _] = queries.dims();
+    let (heads, head_dim) = (shape.kv_heads, shape.head_dim);
+    for (tensor, x) in [("keys", keys), ("values", values)] {
+        check_device(tensor, x, device)?;
+        if x.dims() != [rows, heads, columns, head_dim] {
+            let expected = format!("[{rows}, {heads}, {columns}, {head_dim}] like the queries");
+            return Err(Error::TensorShape { tensor, expected, found: x.dims().to_vec() });
+        }
+        if x.dtype() != queries.dtype() {
+            let expected = format!("{:?} like the queries", queries.dtype());
+            return Err(Error::DataType { what: tensor, dtype: x.dtype(), expected });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses queries that the cache was not made for, as [`check`] does.
+pub(in crate::cache) fn check_queries(
+    layer: usize,
+    queries: &Tensor<4>,
+    shape: CacheShape,
+    device: &Device,
+    batch: Option<usize>,
+) -> Result<()> {
+    let CacheShape { layers, query_heads, head_dim, .. } = shape;
     if layer >= layers {
         return Err(Error::LayerOutOfRange { layer, layers });
     }
-    let Projections { queries, keys, values } = new;
-    let [rows, _, columns, _] = queries.dims();
-    for (tensor, x, heads) in
-        [("queries", queries, query_heads), ("keys", keys, kv_heads), ("values", values, kv_heads)]
-    {
-        if x.device() != *device {
-            return Err(Error::WrongDevice {
-                tensor,
-                expected: format!("{device:?}"),
-                found: format!("{:?}", x.device()),
-            });
-        }
-        if x.dims() != [rows, heads, columns, head_dim] {
-            let expected = if tensor == "queries" {
-                format!("[batch, {heads}, new, {head_dim}]")
-            } else {
-                format!("[{rows}, {heads}, {columns}, {head_dim}] like the queries")
-            };
-            return Err(Error::TensorShape { tensor, expected, found: x.dims().to_vec() });
-        }
-        if !is_cache_type(x.dtype()) || x.dtype() != queries.dtype() {
-            let expected = if tensor == "queries" {
-                "F32, F16 or BF16".to_owned()
-            } else {
-                format!("{:?} like the queries", queries.dtype())
-            };
-            return Err(Error::DataType { what: tensor, dtype: x.dtype(), expected });
-        }
+    check_device("queries", queries, device)?;
+    let [rows, heads, columns, channels] = queries.dims();
+    if [heads, channels] != [query_heads, head_dim] {
+        return Err(Error::TensorShape {
+            tensor: "queries",
+            expected: format!("[batch, {query_heads}, new, {head_dim}]"),
+            found: queries.dims().to_vec(),
+        });
+    }
+    if !is_cache_type(queries.dtype()) {
+        return Err(Error::DataType {
+            what: "queries",
+            dtype: queries.dtype(),
+            expected: "F32, F16 or BF16".to_owned(),
+        });
     }
     if rows == 0 || columns == 0 {
         return Err(Error::EmptyPrompt { row: 0, columns, padding: 0 });
@@ -177,6 +190,17 @@ pub(in crate::cache) fn check(
         Some(expected) if expected != rows => Err(Error::BatchChanged { expected, found: rows }),
         _ => Ok(()),
     }
+}
+
+fn check_device(tensor: &'static str, x: &Tensor<4>, device: &Device) -> Result<()> {
+    if x.device() == *device {
+        return Ok(());
+    }
+    Err(Error::WrongDevice {
+        tensor,
+        expected: format!("{device:?}"),
+        found: format!("{:?}", x.device()),
+    })
 }
 
 /// Refuses an encoding that does not fit the heads of this cache, and rotated queries and keys if

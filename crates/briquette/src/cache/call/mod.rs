@@ -1,8 +1,9 @@
 //! One call of [`KvCache::attend`](super::KvCache::attend) in one layer: one file per step.
 
+pub(super) mod answer;
 pub(super) mod append;
 pub(super) mod attend;
-mod cache_positions;
+pub(super) mod cache_positions;
 pub(super) mod capacity;
 pub(super) mod compress;
 pub(super) mod cross_layer;

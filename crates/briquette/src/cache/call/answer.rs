@@ -1,0 +1,123 @@
+//! What a call of a layer returns: attention, or the entries that the model attends to by itself.
+
+use burn::tensor::{Bool, Int, Tensor};
+
+use super::{
+    attend::{asked, attend},
+    input::LayerInput,
+    working_set::WorkingSet,
+};
+use crate::{
+    Result,
+    cache::context::Context,
+    ops::{AttentionOutput, Entries, expand_clusters},
+    position::Encode,
+    store::Store,
+};
+
+/// Sums of attention weights per entry, and of their squares.
+type Sums = (Option<Tensor<3>>, Option<Tensor<3>>);
+
+/// What a call returns.
+pub(in crate::cache) trait Answer: Sized {
+    /// Whether it needs the rows of entries that are decoded in place.
+    const READS_ROWS: bool;
+
+    /// Answers a call over all entries, and sums the weights that the stages observe.
+    fn of(
+        context: Context<'_>,
+        input: &LayerInput,
+        all: &mut WorkingSet,
+        encode: Option<Encode<'_>>,
+        store: &dyn Store,
+    ) -> Result<(Self, Sums)>;
+}
+
+/// The attention of a call, `[batch, query_heads, new, head_dim]`.
+pub(in crate::cache) struct Attention(pub(in crate::cache) Tensor<4>);
+
+impl Answer for Attention {
+    const READS_ROWS: bool = false;
+
+    fn of(
+        context: Context<'_>,
+        input: &LayerInput,
+        all: &mut WorkingSet,
+        encode: Option<Encode<'_>>,
+        store: &dyn Store,
+    ) -> Result<(Self, Sums)> {
+        let AttentionOutput { output, column_sums, column_squares } =
+            attend(context, input, all, encode, store)?;
+        Ok((Self(output), (column_sums, column_squares)))
+    }
+}
+
+/// Entries that the queries of a call may attend to, in rectangles.
+///
+/// The numbers are those before the call compresses its layer: what it drops is dropped for the
+/// next call.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct VisibleEntries {
+    /// The queries with their positions encoded, `[batch, query_heads, new, head_dim]`; `None`
+    /// where none were given.
+    pub queries: Option<Tensor<4>>,
+    /// Keys with their positions encoded, `[batch, kv_heads, columns, head_dim]`, of the type of
+    /// the keys given. The last `new` columns are those of the call.
+    pub keys: Tensor<4>,
+    /// Values, of the shape and type of the keys.
+    pub values: Tensor<4>,
+    /// Entries that a query must not see, `[batch, query_heads, new, columns]`, true where hidden,
+    /// as in [`burn::tensor::module::attention`]. `None` where a causal mask says it all: the last
+    /// query sees every column, the one before it all but the last. A query of padding sees every
+    /// column, so that no softmax is of nothing.
+    pub mask: Option<Tensor<4, Bool>>,
+}
+
+impl Answer for VisibleEntries {
+    const READS_ROWS: bool = true;
+
+    fn of(
+        context: Context<'_>,
+        input: &LayerInput,
+        all: &mut WorkingSet,
+        encode: Option<Encode<'_>>,
+        store: &dyn Store,
+    ) -> Result<(Self, Sums)> {
+        let Context { shape, config, observes, .. } = context;
+        let queries = asked(context, input, all, encode.as_ref())?;
+        let mask = (input.span.padded || all.padded)
+            .then(|| hidden(input.queries.positions.clone(), all.positions(store), shape.group()));
+        let entries = all.entries(store, &input.held)?.clone();
+        let Entries { keys, values, .. } = expand_clusters(entries, config.ops.as_ref())?;
+        let keys = Encode::keys(encode.as_ref(), keys, config.ops.as_ref())?;
+        // The weights that the stages observe are computed beside the model's own attention.
+        let sums =
+            if observes.counts_queries() || super::statistics::window_is_query(context, input) {
+                let observed = attend(context, input, all, encode, store)?;
+                (observed.column_sums, observed.column_squares)
+            } else {
+                (None, None)
+            };
+        let dtype = queries.dtype();
+        let (keys, values) = (keys.cast(dtype), values.cast(dtype));
+        Ok((Self { queries: Some(queries), keys, values, mask }, sums))
+    }
+}
+
+/// Returns the entries that each query must not see, `[batch, kv_heads · group, queries, entries]`.
+/// Positions are `[batch, 1, queries]` and `[batch, kv_heads, entries]`, −1 at padding.
+fn hidden(queries: Tensor<3, Int>, entries: Tensor<3, Int>, group: usize) -> Tensor<4, Bool> {
+    let [batch, heads, columns] = entries.dims();
+    let new = queries.dims()[2];
+    let shape = [batch, heads, new, columns];
+    let queries = queries.unsqueeze_dim::<4>(3).expand(shape);
+    let entries = entries.unsqueeze_dim::<4>(2).expand(shape);
+    let padding = entries.clone().lower_scalar(0);
+    let later = entries.greater(queries.clone());
+    let hidden = padding.bool_or(later).bool_and(queries.greater_equal_scalar(0));
+    hidden
+        .reshape([batch, heads, 1, new, columns])
+        .expand([batch, heads, group, new, columns])
+        .reshape([batch, heads * group, new, columns])
+}
