@@ -22,6 +22,8 @@ enum Call {
     Attend { columns: usize },
     /// A call that no cache takes.
     Bad(Bad),
+    /// The prompt that is arriving is taken back.
+    Abandon,
     /// The cache is replaced by a copy; the one it was made of goes on by itself.
     Copy,
     /// Everything is forgotten.
@@ -48,6 +50,8 @@ struct Plain {
     seen: Option<[usize; ROWS]>,
     /// Columns declared, padding of the rows, columns that have arrived.
     prompt: Option<(usize, [usize; ROWS], usize)>,
+    /// What had been seen before it.
+    before_prompt: Option<[usize; ROWS]>,
 }
 
 impl Plain {
@@ -56,6 +60,7 @@ impl Plain {
         let fits = is_free && columns > 0 && padding.iter().all(|&p| p < columns);
         if fits {
             self.prompt = Some((columns, padding, 0));
+            self.before_prompt = self.seen;
         }
         fits
     }
@@ -245,6 +250,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         4 => (1_usize..50).prop_map(|columns| Call::Attend { columns }),
         4 => Just(Call::Attend { columns: 1 }),
         3 => select(bads).prop_map(Call::Bad),
+        1 => Just(Call::Abandon),
         1 => Just(Call::Copy),
         1 => Just(Call::Reset),
     ];
@@ -306,6 +312,15 @@ fn play(policy: Policy, calls: &[Call]) {
                     continue;
                 }
                 (false, found)
+            }
+            Call::Abandon => {
+                let found = cache.abandon_prompt();
+                let fixed = matches!(found, Err(Error::PromptNotReversible { .. }));
+                if let (Some((.., arrived)), false) = (after.prompt.take(), fixed) {
+                    // A first prompt can always be taken back.
+                    after.seen = if arrived > 0 { after.before_prompt } else { after.seen };
+                }
+                (!fixed || after.before_prompt.is_none(), found)
             }
             Call::Copy => {
                 let mut other = cache.clone();

@@ -50,8 +50,15 @@ pub enum Error {
     )]
     PromptOverrun { layer: usize, declared: usize, arrived: usize, new: usize },
     /// A prompt was begun before the last one had arrived everywhere.
-    #[error("layer {layer} has received {arrived} of the {declared} columns of the prompt before")]
+    #[error(
+        "layer {layer} has received {arrived} of the {declared} columns of the prompt before: send the rest, or call `abandon_prompt` or `reset`"
+    )]
     PromptUnfinished { layer: usize, arrived: usize, declared: usize },
+    /// An abandoned prompt cannot be taken back, because entries from before it have changed.
+    #[error(
+        "layer {layer} has received {arrived} columns of the prompt, which have changed its entries from before (by a compression, or by padding): call `reset`, or make the calls of a prompt in a `transaction`"
+    )]
+    PromptNotReversible { layer: usize, arrived: usize },
     /// The budget cannot hold what the policy protects.
     #[error(
         "a budget of {budget} keeps {tokens} tokens, fewer than the {sinks} sinks and {recent} recent tokens that are always kept"

@@ -133,10 +133,42 @@ impl KvCache {
                 return Err(Error::PromptUnfinished { layer, arrived, declared });
             }
         }
+        self.layers.iter_mut().try_for_each(LayerCache::mark_prompt)?;
         for layer in &mut self.layers {
             layer.progress.begin(prompt.clone());
         }
         Ok(())
+    }
+
+    /// Takes back a [declared](Self::begin_prompt) prompt that has not arrived whole: the cache is
+    /// as it was before the prompt. Without such a prompt it does nothing.
+    ///
+    /// # Errors
+    /// [`Error::PromptNotReversible`] if the prompt came behind other tokens, and some of these
+    /// have changed since: a policy compressed them at a chunk or at the end of the prompt in some
+    /// layers, or padding moved them. The cache is then as it was.
+    pub fn abandon_prompt(&mut self) -> Result<()> {
+        if !self.layers.iter().any(|layer| layer.progress().awaits_prompt()) {
+            return Ok(());
+        }
+        let observes = self.policy.observes();
+        let layers = self.layers.iter().enumerate();
+        let before = layers.map(|(number, layer)| layer.before_prompt(number, observes));
+        let before: Vec<LayerCache> = before.collect::<Result<_>>()?;
+        if let Some(rollback) = self.active_transaction.rollback() {
+            rollback.remember_all(&self.layers);
+        }
+        self.layers = before;
+        self.measures = measures_of(&self.layers);
+        if self.layers.iter().all(|layer| layer.store.is_none()) {
+            self.forget_batch();
+        }
+        Ok(())
+    }
+
+    /// Lets the next batch have another size and type.
+    fn forget_batch(&mut self) {
+        (self.batch, self.first_dtype) = (None, None);
     }
 
     /// Computes causal attention of new tokens over the layer's entries and over themselves. The
@@ -297,6 +329,7 @@ impl KvCache {
             }
         }
         let measured = update.measure.is_some();
+        let ends_prompt = input.span.phase.ends_prompt();
         commit(layers, context, (input, update, guard), others)?;
         if measured {
             *measures = measures_of(layers);

@@ -20,6 +20,7 @@ use super::{
     },
     context::Context,
     growth::Growth,
+    mark::PromptMark,
     progress::{Phase, Progress},
     queries::{log::QueryLog, window::QueryWindow},
 };
@@ -56,6 +57,8 @@ pub(super) struct LayerCache {
     pub(super) snapshot: Option<Box<Snapshot>>,
     /// Whether the entries were compressed by a second pass.
     pub(super) second_pass: bool,
+    /// The layer as it was before the prompt that is arriving, without its entries.
+    pub(super) mark: Option<Box<PromptMark>>,
 }
 
 impl LayerCache {
@@ -73,6 +76,7 @@ impl LayerCache {
             local_queries: 0,
             snapshot: None,
             second_pass: false,
+            mark: None,
         }
     }
 
@@ -290,6 +294,7 @@ impl LayerCache {
         let Context { policy, observes, .. } = context;
         let LayerInput { span, queries, plain, arrived, .. } = input;
         let compressed = CompressionDue::of(policy, span.phase).compress;
+        let moved = matches!(update.change, StoreChange::Replaced { .. }) || span.padded;
         match update.change {
             StoreChange::Replaced { entries, capacity } => {
                 if let Err(error) = guard.store.replace(*entries, &update.held, capacity) {
@@ -316,6 +321,9 @@ impl LayerCache {
         let StoreGuard { mut store, .. } = guard;
         (self.held, self.share) = (update.held, update.share);
         let complete = !matches!(span.phase, Phase::Prompt { missing, .. } if missing > 0);
+        if let Some(mark) = &mut self.mark {
+            mark.is_reversible &= !moved && !complete;
+        }
         if complete || compressed {
             let asked = policy.store().window();
             if asked > 0 && span.phase.is_prompt() {
@@ -360,6 +368,9 @@ impl LayerCache {
             store.settle();
         }
         layer.held = counts;
+        if let Some(mark) = &mut layer.mark {
+            mark.is_reversible = false;
+        }
         layer.state = state.map(Box::new).or(layer.state);
         Ok(layer)
     }

@@ -44,6 +44,10 @@ impl Phase {
     pub(crate) fn is_prompt(self) -> bool {
         matches!(self, Self::Prompt { .. })
     }
+
+    pub(crate) fn ends_prompt(self) -> bool {
+        matches!(self, Self::Prompt { missing: 0, .. })
+    }
 }
 
 impl InputSpan {

@@ -187,6 +187,7 @@ impl LayerCache {
             growth: _,
             snapshot: _,
             second_pass,
+            mark: _,
         } = self;
         let mut parts = Parts::default();
         parts.put_numbers("decoded", [progress.decoded()]);

@@ -247,13 +247,16 @@ impl PageTail {
         self.before_append = old;
     }
 
-    /// Takes back the last append, and drops what lies beyond `columns` columns. Launches nothing.
+    /// Drops all but the first `columns` columns, which hold a token of every head. Launches
+    /// nothing.
     pub(super) fn truncate(&mut self, columns: usize) {
+        let dropped = self.columns().saturating_sub(columns);
         match &mut self.countdown {
             Some(countdown) => countdown.is_ahead = true,
             None => self.tokens.truncate(columns),
         }
-        self.counts.clone_from(&self.before_append);
+        self.counts.iter_mut().for_each(|count| *count = count.saturating_sub(dropped));
+        self.before_append.clone_from(&self.counts);
         self.padding = OnceLock::new();
     }
 
