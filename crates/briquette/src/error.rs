@@ -20,6 +20,11 @@ pub enum Error {
     /// A layer index beyond the cache.
     #[error("layer {layer} is out of range: the cache has {layers} layers")]
     LayerOutOfRange { layer: usize, layers: usize },
+    /// A layer was called again before another had its call: an index is wrong, or a step failed.
+    #[error(
+        "layer {layer} has seen {seen} columns and is called again, but layer {behind} has seen {others}: give each layer its own index and call every layer once per step (after a failed step: `reset`, or make its calls in a `transaction`)"
+    )]
+    LayerOutOfStep { layer: usize, seen: usize, behind: usize, others: usize },
     /// A tensor does not have the shape the cache was built for.
     #[error("{tensor} has shape {found:?}, expected {expected}")]
     TensorShape { tensor: &'static str, expected: String, found: Vec<usize> },

@@ -50,8 +50,9 @@ impl LayerCache {
         let none = || PrefixError::Store { store: policy.store().name().to_owned() };
         let store = self.store.as_ref().map(|store| store.repeated(rows).ok_or_else(none));
         let seen = self.progress.seen().repeat(rows);
+        let columns = self.progress.columns().repeat(rows);
         Ok(Self {
-            progress: Progress::after(seen, self.progress.decoded()),
+            progress: Progress::after(seen, columns, self.progress.decoded()),
             store: store.transpose()?,
             window: self.window.repeated(rows),
             log: self.log.repeated(rows),

@@ -16,6 +16,14 @@ impl KvCache {
         seen.min_by_key(|seen| seen.iter().sum::<usize>()).unwrap_or_default().to_vec()
     }
 
+    /// Returns the number of columns that every layer has seen, per batch row: its tokens and its
+    /// padding. A model that rotates the rows of a padded batch from one start begins the next call
+    /// there. Empty before the first token.
+    pub fn columns_seen(&self) -> Vec<usize> {
+        let seen = self.layers.iter().map(|layer| layer.progress().columns());
+        seen.min_by_key(|seen| seen.first().copied()).unwrap_or_default().to_vec()
+    }
+
     /// Returns the number of tokens that the longest head of a layer keeps, per batch row; empty
     /// before the first token. See [`kept_by_head`](Self::kept_by_head).
     ///

@@ -14,7 +14,7 @@ use super::{
     ceiling,
     context::Context,
     layer::LayerCache,
-    progress::InputSpan,
+    progress::{InputSpan, Progress},
     rollback::ActiveTransaction,
     shared_attention::SharedAttention,
 };
@@ -255,6 +255,7 @@ impl KvCache {
         check_encoding(encoding, &self.policy, self.shape, &self.device)?;
         self.rotated = encoding.comes_rotated();
         let [batch, _, columns, _] = new.queries.dims();
+        self.check_step(layer)?;
         let span = self.layers[layer].progress().arrive(layer, batch, columns)?;
         let positions = self.positions(&span, batch);
         let new = if span.padded { new.without_padding(&positions) } else { new };
@@ -335,7 +336,25 @@ impl KvCache {
             *measures = measures_of(layers);
         }
         self.batch = Some(batch);
-        Ok(output)
+        self.first_dtype.get_or_insert(of_keys);
+        if ends_prompt && !self.layers.iter().any(|layer| layer.progress().awaits_prompt()) {
+            self.layers.iter_mut().for_each(|layer| layer.mark = None);
+        }
+        Ok(answer)
+    }
+
+    /// Refuses a second call of a layer before every other layer had its call.
+    fn check_step(&self, layer: usize) -> Result<()> {
+        let own = self.layers[layer].progress();
+        let seen = |progress: &Progress| progress.columns().first().copied().unwrap_or(0);
+        let mut layers = self.layers.iter().map(LayerCache::progress).enumerate();
+        match layers.find(|(_, other)| own.is_ahead_of(other)) {
+            Some((behind, other)) => {
+                let (seen, others) = (seen(own), seen(other));
+                Err(Error::LayerOutOfStep { layer, seen, behind, others })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Forgets everything; the next batch may have another size.

@@ -7,6 +7,8 @@ use crate::{Error, Result};
 pub(crate) struct Progress {
     /// Tokens seen per batch row, padding not counted.
     seen: Vec<usize>,
+    /// Columns seen per batch row, padding included.
+    columns: Vec<usize>,
     /// The prompt that is arriving, and how many of its columns have arrived.
     prompt: Option<(Prompt, usize)>,
     /// Whether a prompt has arrived whole.
@@ -74,14 +76,33 @@ impl Progress {
         &self.seen
     }
 
-    /// Progress of a layer that has `seen` tokens, its prompts complete, and has `decoded` tokens
-    /// since the last prompt or compression.
-    pub(crate) fn after(seen: Vec<usize>, decoded: usize) -> Self {
-        Self { seen, prompt: None, after_first: true, decoded }
+    pub(crate) fn columns(&self) -> &[usize] {
+        &self.columns
+    }
+
+    /// Progress of a layer that has `seen` tokens among `columns`, its prompts complete, and has
+    /// `decoded` tokens since the last prompt or compression.
+    pub(crate) fn after(seen: Vec<usize>, columns: Vec<usize>, decoded: usize) -> Self {
+        Self { seen, columns, prompt: None, after_first: true, decoded }
     }
 
     pub(crate) fn decoded(&self) -> usize {
         self.decoded
+    }
+
+    /// Whether it has seen more columns than `other`.
+    pub(crate) fn is_ahead_of(&self, other: &Self) -> bool {
+        self.columns.first() > other.columns.first()
+    }
+
+    /// Whether a prompt is declared that has not arrived whole.
+    pub(crate) fn awaits_prompt(&self) -> bool {
+        self.prompt.is_some()
+    }
+
+    /// Forgets the declared prompt.
+    pub(crate) fn withdraw(&mut self) {
+        self.prompt = None;
     }
 
     /// Columns of a prompt that has arrived in part, as (arrived, declared).
@@ -99,8 +120,9 @@ impl Progress {
     pub(crate) fn arrive(&self, layer: usize, batch: usize, new: usize) -> Result<InputSpan> {
         let mut after = self.clone();
         if after.seen.is_empty() {
-            after.seen = vec![0; batch];
+            (after.seen, after.columns) = (vec![0; batch], vec![0; batch]);
         }
+        after.columns.iter_mut().for_each(|columns| *columns += new);
         let seen_before = after.seen.clone();
         // Several columns, or the first ever, are a prompt even if nobody declared one.
         let first = seen_before.iter().all(|&seen| seen == 0);

@@ -190,6 +190,7 @@ impl LayerCache {
             mark: _,
         } = self;
         let mut parts = Parts::default();
+        parts.put_numbers("columns", progress.columns());
         parts.put_numbers("decoded", [progress.decoded()]);
         parts.put_numbers("local-queries", [*local_queries]);
         parts.put_numbers("held", &held[..]);
@@ -229,7 +230,11 @@ impl LayerCache {
             Ok(Measure { of_rows, seen: parts.take_list("measured-at", batch)? })
         });
         let mut layer = Self {
-            progress: Progress::after(seen.to_vec(), parts.take_number("decoded")?),
+            progress: Progress::after(
+                seen.to_vec(),
+                parts.take_list("columns", batch)?,
+                parts.take_number("decoded")?,
+            ),
             window: QueryWindow::restore(parts.take_parts("window"), queries, device)?,
             log: QueryLog::restore(
                 parts.take_parts("log"),
