@@ -59,6 +59,17 @@ pub enum Error {
         "layer {layer} has received {arrived} of the {declared} columns of the prompt before: send the rest, or call `abandon_prompt` or `reset`"
     )]
     PromptUnfinished { layer: usize, arrived: usize, declared: usize },
+    /// A call brought another number of decoded tokens than was declared.
+    #[error("layer {layer}: {new} columns came, but `begin_decode` declared {declared}")]
+    DraftColumns { layer: usize, declared: usize, new: usize },
+    /// A policy cannot hold decoded tokens back.
+    #[error("policy `{policy}` takes no draft: {reason}")]
+    DraftRefused { policy: String, reason: &'static str },
+    /// Columns cannot be taken back, because what lies there was compressed, moved or packed since.
+    #[error(
+        "cannot go back to {columns} columns: those below {least} have been compressed, packed or observed since (`fork` or `transaction` keep an earlier state)"
+    )]
+    TruncateTooFar { columns: usize, least: usize },
     /// An abandoned prompt cannot be taken back, because entries from before it have changed.
     #[error(
         "layer {layer} has received {arrived} columns of the prompt, which have changed its entries from before (by a compression, or by padding): call `reset`, or make the calls of a prompt in a `transaction`"

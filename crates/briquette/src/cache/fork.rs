@@ -68,6 +68,7 @@ impl LayerCache {
             // Forgotten when the last layer of a prompt has come.
             snapshot: None,
             second_pass: self.second_pass,
+            fixed: self.fixed,
             mark: None,
         })
     }

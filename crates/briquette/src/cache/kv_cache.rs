@@ -14,7 +14,7 @@ use super::{
     ceiling,
     context::Context,
     layer::LayerCache,
-    progress::{InputSpan, Progress},
+    progress::InputSpan,
     rollback::ActiveTransaction,
     shared_attention::SharedAttention,
 };
@@ -252,10 +252,24 @@ impl KvCache {
         shared: Option<&SharedAttention>,
     ) -> Result<A> {
         check(layer, &new, self.shape, &self.device, self.batch)?;
+        self.check_step(layer)?;
+        match self.layers[layer].progress().draft().filter(|_| self.policy.observes_decoded()) {
+            Some(draft) => self.token_by_token(layer, &new, encoding, draft),
+            None => self.call_once(layer, new, encoding, shared),
+        }
+    }
+
+    /// Makes a call of which the shapes are checked.
+    pub(super) fn call_once<A: Answer>(
+        &mut self,
+        layer: usize,
+        new: Projections,
+        encoding: &dyn PositionEncoding,
+        shared: Option<&SharedAttention>,
+    ) -> Result<A> {
         check_encoding(encoding, &self.policy, self.shape, &self.device)?;
         self.rotated = encoding.comes_rotated();
         let [batch, _, columns, _] = new.queries.dims();
-        self.check_step(layer)?;
         let span = self.layers[layer].progress().arrive(layer, batch, columns)?;
         let positions = self.positions(&span, batch);
         let new = if span.padded { new.without_padding(&positions) } else { new };
@@ -345,14 +359,10 @@ impl KvCache {
 
     /// Refuses a second call of a layer before every other layer had its call.
     fn check_step(&self, layer: usize) -> Result<()> {
-        let own = self.layers[layer].progress();
-        let seen = |progress: &Progress| progress.columns().first().copied().unwrap_or(0);
-        let mut layers = self.layers.iter().map(LayerCache::progress).enumerate();
-        match layers.find(|(_, other)| own.is_ahead_of(other)) {
-            Some((behind, other)) => {
-                let (seen, others) = (seen(own), seen(other));
-                Err(Error::LayerOutOfStep { layer, seen, behind, others })
-            }
+        let seen = self.layers[layer].progress().count();
+        let mut layers = self.layers.iter().map(|layer| layer.progress().count()).enumerate();
+        match layers.find(|&(_, others)| seen > others) {
+            Some((behind, others)) => Err(Error::LayerOutOfStep { layer, seen, behind, others }),
             None => Ok(()),
         }
     }

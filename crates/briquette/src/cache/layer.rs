@@ -20,7 +20,7 @@ use super::{
     },
     context::Context,
     growth::Growth,
-    mark::PromptMark,
+    mark::Mark,
     progress::{Phase, Progress},
     queries::{log::QueryLog, window::QueryWindow},
 };
@@ -57,8 +57,11 @@ pub(super) struct LayerCache {
     pub(super) snapshot: Option<Box<Snapshot>>,
     /// Whether the entries were compressed by a second pass.
     pub(super) second_pass: bool,
-    /// The layer as it was before the prompt that is arriving, without its entries.
-    pub(super) mark: Option<Box<PromptMark>>,
+    /// Number of first columns of the store that cannot be cut back to, since what lay there was
+    /// compressed or moved.
+    pub(super) fixed: usize,
+    /// The layer as it was before the prompt or the draft that came last, without its entries.
+    pub(super) mark: Option<Box<Mark>>,
 }
 
 impl LayerCache {
@@ -76,6 +79,7 @@ impl LayerCache {
             local_queries: 0,
             snapshot: None,
             second_pass: false,
+            fixed: 0,
             mark: None,
         }
     }
@@ -167,7 +171,7 @@ impl LayerCache {
         arriving: Entries,
         guard: &mut StoreGuard,
     ) -> Result<(A, LayerUpdate)> {
-        let decodes = matches!(input.span.phase, Phase::Decode { .. });
+        let decodes = !input.span.phase.is_prompt();
         if decodes && !self.second_pass && context.policy.waits_for_second_pass() {
             return Err(Error::SecondPassMissing { policy: context.policy.name().to_owned() });
         }
@@ -295,6 +299,7 @@ impl LayerCache {
         let LayerInput { span, queries, plain, arrived, .. } = input;
         let compressed = CompressionDue::of(policy, span.phase).compress;
         let moved = matches!(update.change, StoreChange::Replaced { .. }) || span.padded;
+        let held_before = guard.columns > 0;
         match update.change {
             StoreChange::Replaced { entries, capacity } => {
                 if let Err(error) = guard.store.replace(*entries, &update.held, capacity) {
@@ -319,10 +324,16 @@ impl LayerCache {
             }
         }
         let StoreGuard { mut store, .. } = guard;
+        if compressed || moved && held_before {
+            let drafted = CompressionDue::of(policy, span.phase).stays;
+            self.fixed = store.columns().saturating_sub(drafted);
+        }
         (self.held, self.share) = (update.held, update.share);
         let complete = !matches!(span.phase, Phase::Prompt { missing, .. } if missing > 0);
-        if let Some(mark) = &mut self.mark {
-            mark.is_reversible &= !moved && !complete;
+        match self.mark.as_deref_mut() {
+            Some(Mark::Prompt { is_reversible, .. }) => *is_reversible &= !moved && !complete,
+            Some(Mark::Draft { .. }) => self.mark = None,
+            None => {}
         }
         if complete || compressed {
             let asked = policy.store().window();
@@ -368,8 +379,9 @@ impl LayerCache {
             store.settle();
         }
         layer.held = counts;
-        if let Some(mark) = &mut layer.mark {
-            mark.is_reversible = false;
+        layer.fixed = layer.store.as_ref().map_or(0, |store| store.columns());
+        if let Some(Mark::Prompt { is_reversible, .. }) = layer.mark.as_deref_mut() {
+            *is_reversible = false;
         }
         layer.state = state.map(Box::new).or(layer.state);
         Ok(layer)

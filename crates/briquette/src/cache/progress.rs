@@ -15,6 +15,16 @@ pub(crate) struct Progress {
     after_first: bool,
     /// Tokens decoded since the last prompt or compression.
     decoded: usize,
+    /// The decoded tokens that the next call is declared to bring.
+    draft: Option<Draft>,
+}
+
+/// Decoded tokens of one call that may be taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Draft {
+    pub(crate) columns: usize,
+    /// Whether others of the same draft came before.
+    pub(crate) goes_on: bool,
 }
 
 /// The columns of one call of `attend`: their positions, and the prompt or decoding they are part
@@ -40,6 +50,9 @@ pub(crate) enum Phase {
     Prompt { missing: usize, first: bool },
     /// The n-th token decoded since the last prompt or compression.
     Decode { decoded: usize },
+    /// Decoded tokens that may be taken back. They stay for this call: only what was `due` before
+    /// them is dropped.
+    Draft { due: usize, columns: usize },
 }
 
 impl Phase {
@@ -65,7 +78,10 @@ impl InputSpan {
     pub(crate) fn into_progress(self, compressed: bool) -> Progress {
         let mut after = self.after;
         if compressed {
-            after.decoded = 0;
+            after.decoded = match self.phase {
+                Phase::Draft { columns, .. } => columns,
+                Phase::Prompt { .. } | Phase::Decode { .. } => 0,
+            };
         }
         after
     }
@@ -83,16 +99,16 @@ impl Progress {
     /// Progress of a layer that has `seen` tokens among `columns`, its prompts complete, and has
     /// `decoded` tokens since the last prompt or compression.
     pub(crate) fn after(seen: Vec<usize>, columns: Vec<usize>, decoded: usize) -> Self {
-        Self { seen, columns, prompt: None, after_first: true, decoded }
+        Self { seen, columns, prompt: None, after_first: true, decoded, draft: None }
     }
 
     pub(crate) fn decoded(&self) -> usize {
         self.decoded
     }
 
-    /// Whether it has seen more columns than `other`.
-    pub(crate) fn is_ahead_of(&self, other: &Self) -> bool {
-        self.columns.first() > other.columns.first()
+    /// Number of columns that the first row has seen: every call brings as many to each row.
+    pub(crate) fn count(&self) -> usize {
+        self.columns.first().copied().unwrap_or(0)
     }
 
     /// Whether a prompt is declared that has not arrived whole.
@@ -113,6 +129,29 @@ impl Progress {
 
     pub(crate) fn begin(&mut self, prompt: Prompt) {
         self.prompt = Some((prompt, 0));
+        self.draft = None;
+    }
+
+    /// Declares that the next call brings decoded tokens.
+    pub(crate) fn begin_draft(&mut self, draft: Draft) {
+        self.prompt = None;
+        self.draft = Some(draft);
+    }
+
+    /// The decoded tokens that the next call is declared to bring.
+    pub(crate) fn draft(&self) -> Option<Draft> {
+        self.draft
+    }
+
+    /// Progress without the last `columns` columns, which were decoded tokens of every row.
+    pub(crate) fn without(&self, columns: usize) -> Self {
+        let less = |all: &[usize]| all.iter().map(|all| all.saturating_sub(columns)).collect();
+        Self {
+            seen: less(&self.seen),
+            columns: less(&self.columns),
+            decoded: self.decoded.saturating_sub(columns),
+            ..self.clone()
+        }
     }
 
     /// Assigns positions to `new` columns of `batch` rows that arrive now. Does not change the
@@ -126,13 +165,24 @@ impl Progress {
         let seen_before = after.seen.clone();
         // Several columns, or the first ever, are a prompt even if nobody declared one.
         let first = seen_before.iter().all(|&seen| seen == 0);
-        if after.prompt.is_none() && (new > 1 || first) {
+        let draft = after.draft.take();
+        if let Some(Draft { columns: declared, .. }) = draft.filter(|it| it.columns != new) {
+            return Err(Error::DraftColumns { layer, declared, new });
+        }
+        if draft.is_none() && after.prompt.is_none() && (new > 1 || first) {
             after.begin(Prompt::new(new));
         }
         let (padding, arrived, phase) = match after.prompt.take() {
             None => {
-                after.decoded += 1;
-                (vec![0; batch], 0, Phase::Decode { decoded: after.decoded })
+                let due = after.decoded;
+                after.decoded += new;
+                let phase = match draft {
+                    Some(Draft { columns, goes_on }) => {
+                        Phase::Draft { due: if goes_on { 0 } else { due }, columns }
+                    }
+                    None => Phase::Decode { decoded: after.decoded },
+                };
+                (vec![0; batch], 0, phase)
             }
             Some((prompt, arrived)) => {
                 prompt.check_rows(batch)?;
@@ -152,7 +202,7 @@ impl Progress {
         };
         let of_row = |padding: &usize| match phase {
             Phase::Prompt { .. } => (arrived + new).saturating_sub(*padding),
-            Phase::Decode { .. } => 0,
+            Phase::Decode { .. } | Phase::Draft { .. } => 0,
         };
         let of_prompt = padding.iter().map(of_row).collect();
         let mut positions = Vec::with_capacity(batch * new);

@@ -73,8 +73,10 @@ impl Replay for KvCache {
     }
 
     fn step_kind(&mut self) -> Option<u64> {
+        // Tokens of a draft may be due beside the next one.
         let compresses = |every| {
-            every > 1 && self.layers.iter().any(|layer| layer.progress.decoded() + 1 >= every)
+            let mut due = self.layers.iter().map(|layer| layer.progress.decoded() + 1);
+            due.any(|due| due > every || every > 1 && due == every)
         };
         if self.fallback_reason().is_some()
             || self.policy.schedule().decode_every.is_some_and(compresses)

@@ -187,6 +187,7 @@ impl LayerCache {
             growth: _,
             snapshot: _,
             second_pass,
+            fixed,
             mark: _,
         } = self;
         let mut parts = Parts::default();
@@ -194,6 +195,7 @@ impl LayerCache {
         parts.put_numbers("decoded", [progress.decoded()]);
         parts.put_numbers("local-queries", [*local_queries]);
         parts.put_numbers("held", &held[..]);
+        parts.put_numbers("fixed", [*fixed]);
         parts.put_numbers("second-pass", [usize::from(*second_pass)]);
         parts.put_numbers("numbers-of-state", [state.as_ref().map_or(0, |x| x.dims()[1])]);
         if let Some(state) = state {
@@ -245,6 +247,7 @@ impl LayerCache {
             measure: measure.transpose()?,
             state,
             local_queries: parts.take_number("local-queries")?,
+            fixed: parts.take_number("fixed")?,
             second_pass: parts.take_number("second-pass")? == 1,
             ..empty
         };

@@ -228,8 +228,15 @@ pub trait Store: Debug + Send + Sync {
         false
     }
 
-    /// Drops all but the first `columns` columns, which undoes an [`append`](Self::append).
+    /// Drops all but the first `columns` columns, which undoes [`append`](Self::append)s. Those
+    /// dropped hold a token of every head.
     fn truncate(&mut self, columns: usize);
+
+    /// Number of first columns that are packed, so that [`truncate`](Self::truncate) cannot drop
+    /// some of them.
+    fn packed_columns(&self) -> usize {
+        0
+    }
 
     /// Returns the entries in one rectangle; heads that hold fewer begin with padding.
     ///

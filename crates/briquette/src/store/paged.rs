@@ -346,6 +346,10 @@ impl<C: Codec> Store for PagedStore<C> {
         }
     }
 
+    fn packed_columns(&self) -> usize {
+        self.columns() - self.tail.columns()
+    }
+
     fn entries(&self) -> Result<Entries> {
         let Some(pages) = &self.pages else { return Ok(self.tail.by_position()) };
         let tail = (self.tail.columns() > 0).then(|| self.tail.by_position());

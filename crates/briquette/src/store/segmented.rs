@@ -292,6 +292,10 @@ impl<B: Body> Store for Segmented<B> {
         self.tail.truncate(columns.saturating_sub(self.body_columns()));
     }
 
+    fn packed_columns(&self) -> usize {
+        self.body_columns()
+    }
+
     fn entries(&self) -> Result<Entries> {
         if self.body.is_none() {
             return Ok(self.tail.held());

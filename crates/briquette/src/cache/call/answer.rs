@@ -8,7 +8,7 @@ use super::{
     working_set::WorkingSet,
 };
 use crate::{
-    Result,
+    Error, Result,
     cache::context::Context,
     ops::{AttentionOutput, Entries, expand_clusters},
     position::Encode,
@@ -23,6 +23,9 @@ pub(in crate::cache) trait Answer: Sized {
     /// Whether it needs the rows of entries that are decoded in place.
     const READS_ROWS: bool;
 
+    /// Whether answers of one token each make an answer of all.
+    const JOINS: bool;
+
     /// Answers a call over all entries, and sums the weights that the stages observe.
     fn of(
         context: Context<'_>,
@@ -31,6 +34,16 @@ pub(in crate::cache) trait Answer: Sized {
         encode: Option<Encode<'_>>,
         store: &dyn Store,
     ) -> Result<(Self, Sums)>;
+
+    /// Joins answers of one token each; the last one where they [do not join](Self::JOINS).
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`] for none.
+    fn join(answers: Vec<Self>) -> Result<Self>;
+}
+
+fn nothing() -> Error {
+    Error::EmptyPrompt { row: 0, columns: 0, padding: 0 }
 }
 
 /// The attention of a call, `[batch, query_heads, new, head_dim]`.
@@ -38,6 +51,7 @@ pub(in crate::cache) struct Attention(pub(in crate::cache) Tensor<4>);
 
 impl Answer for Attention {
     const READS_ROWS: bool = false;
+    const JOINS: bool = true;
 
     fn of(
         context: Context<'_>,
@@ -49,6 +63,13 @@ impl Answer for Attention {
         let AttentionOutput { output, column_sums, column_squares } =
             attend(context, input, all, encode, store)?;
         Ok((Self(output), (column_sums, column_squares)))
+    }
+
+    fn join(answers: Vec<Self>) -> Result<Self> {
+        if answers.is_empty() {
+            return Err(nothing());
+        }
+        Ok(Self(Tensor::cat(answers.into_iter().map(|Self(output)| output).collect(), 2)))
     }
 }
 
@@ -76,6 +97,7 @@ pub struct VisibleEntries {
 
 impl Answer for VisibleEntries {
     const READS_ROWS: bool = true;
+    const JOINS: bool = false;
 
     fn of(
         context: Context<'_>,
@@ -102,6 +124,10 @@ impl Answer for VisibleEntries {
         let dtype = queries.dtype();
         let (keys, values) = (keys.cast(dtype), values.cast(dtype));
         Ok((Self { queries: Some(queries), keys, values, mask }, sums))
+    }
+
+    fn join(mut answers: Vec<Self>) -> Result<Self> {
+        answers.pop().ok_or_else(nothing)
     }
 }
 

@@ -6,6 +6,7 @@ use super::pages;
 use crate::{
     Error, LayerView, Policy, PrefillCompression, Result,
     allocate::Allocation,
+    budget::{Protect, Recent},
     cache::progress::Phase,
     columns::behind_zeros,
     ops::{Clustering, Entries, Statistic, counting},
@@ -19,6 +20,8 @@ pub(in crate::cache) struct CompressionDue {
     /// A prompt, or a chunk after which there is a compression, has arrived.
     pub(in crate::cache) prompt: bool,
     pub(in crate::cache) compress: bool,
+    /// Number of last entries that stay beyond the budget: those of a draft.
+    pub(in crate::cache) stays: usize,
 }
 
 impl CompressionDue {
@@ -34,15 +37,16 @@ impl CompressionDue {
                 PrefillCompression::AtEnd | PrefillCompression::EveryChunk => true,
             },
             Phase::Prompt { .. } => schedule.prefill == PrefillCompression::EveryChunk,
-            Phase::Decode { decoded } => {
-                schedule.decode_every.is_some_and(|every| decoded >= every)
+            Phase::Decode { decoded: due } | Phase::Draft { due, .. } => {
+                schedule.decode_every.is_some_and(|every| due >= every)
             }
         };
-        let prompt = match phase {
-            Phase::Prompt { missing, .. } => missing == 0 || compress,
-            Phase::Decode { .. } => false,
+        let (prompt, stays) = match phase {
+            Phase::Prompt { missing, .. } => (missing == 0 || compress, 0),
+            Phase::Decode { .. } => (false, 0),
+            Phase::Draft { columns, .. } => (false, columns),
         };
-        Self { prompt, compress }
+        Self { prompt, compress, stays }
     }
 }
 
@@ -111,13 +115,25 @@ pub(in crate::cache) fn compress(
     }
     let known = allocator.reads_scores().then(|| score(policy, &view)).transpose()?;
     let allocation = allocator.allocate(&LayerView { scores: known.as_ref(), ..view })?;
-    let keep = kept_per_head(policy, &view, allocation, arrived)?;
+    let share = kept_per_head(policy, &view, allocation, arrived)?;
+    let (keep, protect) = beyond(&share, view.protect, due.stays);
+    let view = LayerView { protect, ..view };
     if !exceeds(&view, &keep) {
-        return Ok(Findings { share: Some(keep), ..Findings::default() });
+        return Ok(Findings { share: Some(share), ..Findings::default() });
     }
     let scores = known.map_or_else(|| score(policy, &view), Ok)?;
     let reduced = reduce(policy, &LayerView { scores: Some(&scores), ..view }, &keep)?;
-    Ok(Findings { reduced: Some(reduced), share: Some(keep), ..Findings::default() })
+    Ok(Findings { reduced: Some(reduced), share: Some(share), ..Findings::default() })
+}
+
+/// Adds entries of a draft to what heads keep, behind the last entries that are kept anyway.
+fn beyond(share: &[usize], protect: Protect, stays: usize) -> (Vec<usize>, Protect) {
+    if stays == 0 {
+        return (share.to_vec(), protect);
+    }
+    let least = share.iter().copied().min().unwrap_or(0);
+    let recent = Recent::Tokens(protect.recent_tokens(least) + stays);
+    (share.iter().map(|share| share + stays).collect(), Protect { recent, ..protect })
 }
 
 /// Returns how many entries of its snapshot a layer may keep, by the measures of the layers that

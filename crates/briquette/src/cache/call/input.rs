@@ -25,6 +25,12 @@ pub(in crate::cache) struct Projections {
 }
 
 impl Projections {
+    /// Returns those of one token.
+    pub(in crate::cache) fn token(&self, number: usize) -> Self {
+        let of = |x: &Tensor<4>| x.clone().narrow(2, number, 1);
+        Self { queries: of(&self.queries), keys: of(&self.keys), values: of(&self.values) }
+    }
+
     /// Sets padding to zero, by its `positions`: the numbers there must not reach a sum.
     pub(in crate::cache) fn without_padding(self, positions: &Tensor<3, Int>) -> Self {
         let padding = positions.clone().lower_scalar(0).unsqueeze_dim::<4>(3);
