@@ -49,6 +49,16 @@ impl Tokens {
         outputs
     }
 
+    /// Those of these rows.
+    fn rows(&self, rows: &[usize]) -> Self {
+        let pick = |x: &Tensor<4>| {
+            let picked = rows.iter().map(|&row| x.clone().narrow(0, row, 1));
+            Tensor::cat(picked.collect(), 0)
+        };
+        let layers = self.layers.iter().map(|qkv| qkv.each_ref().map(pick)).collect();
+        Self { layers, rope: self.rope.clone() }
+    }
+
     /// Tokens `from..to`, one after another, and behind them a prompt of `more` and 4 tokens again.
     fn go_on(&self, cache: &mut KvCache, from: usize, to: usize, more: usize) -> Vec<f32> {
         let mut outputs = Vec::new();
@@ -217,14 +227,7 @@ fn forks_go_on_alone() {
             assert_eq!(together.tokens_seen(), [150; 3]);
             let expected = questions.go_on(&mut together, 0, 30, 10);
             for row in 0..3 {
-                let alone = Tokens {
-                    layers: questions
-                        .layers
-                        .iter()
-                        .map(|qkv| qkv.clone().map(|x| x.narrow(0, row, 1)))
-                        .collect(),
-                    rope: questions.rope.clone(),
-                };
+                let alone = questions.rows(&[row]);
                 let mut fork = origin.fork();
                 let found = alone.go_on(&mut fork, 0, 30, 10);
                 close(&found, &expected, row, &what);
@@ -255,6 +258,213 @@ fn close(alone: &[f32], together: &[f32], row: usize, what: &str) {
             at += size;
         }
     }
+}
+
+/// What has been seen, and the positions that are kept, `[layer][row][head][entry]`.
+fn kept(cache: &KvCache) -> (Vec<usize>, Vec<Vec<Vec<Vec<usize>>>>) {
+    let layers = (0..SHAPE.layers).map(|layer| cache.kept_positions(layer).unwrap());
+    (cache.tokens_seen(), layers.collect())
+}
+
+fn near(found: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (a, b) in found.iter().zip(expected) {
+        assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{what}: {a} and {b}");
+    }
+}
+
+/// Rows that leave, change places and are repeated do what a batch made of these rows does.
+#[test]
+fn selected_rows_are_a_batch_of_their_own() {
+    for backend in backends() {
+        let device = &backend.device;
+        let tokens = Tokens::new(8, 3, 170, device);
+        let padding = [0, 41, 7];
+        for policy in policies(&backend) {
+            let begun = |rows: &[usize]| {
+                let tokens = tokens.rows(rows);
+                let padding = rows.iter().map(|&row| padding[row]).collect();
+                let mut cache = KvCache::new(SHAPE, policy.clone(), device).unwrap();
+                cache.begin_prompt(Prompt::new(100).left_padding(padding)).unwrap();
+                tokens.give(&mut cache, 0, 60);
+                tokens.give(&mut cache, 60, 100);
+                (100..109).for_each(|token| {
+                    tokens.give(&mut cache, token, token + 1);
+                });
+                cache
+            };
+            let all = begun(&[0, 1, 2]);
+            let before = seen(&all);
+            for rows in [&[2, 0][..], &[1, 1, 0], &[1]] {
+                let what = format!("{}, rows {rows:?}, {}", policy.name(), backend.name);
+                let (mut selected, mut expected) = (all.fork(), begun(rows));
+                selected.select_rows(rows).unwrap();
+                assert_eq!(kept(&selected), kept(&expected), "{what}");
+                let tokens = tokens.rows(rows);
+                let found = tokens.go_on(&mut selected, 109, 139, 10);
+                near(&found, &tokens.go_on(&mut expected, 109, 139, 10), &what);
+                assert_eq!(kept(&selected), kept(&expected), "{what}");
+                assert_eq!(seen(&all), before, "{what}: a fork changed its origin");
+            }
+        }
+    }
+}
+
+/// A row that was prefilled alone and joins a batch goes on as it would alone, and the rows before
+/// it as they would without it. The batch is the one that had it from the beginning.
+#[test]
+fn appended_rows_are_rows_of_the_batch() {
+    for backend in backends() {
+        let device = &backend.device;
+        let tokens = Tokens::new(9, 3, 170, device);
+        let [two, one] = [&[0, 1][..], &[2]].map(|rows| tokens.rows(rows));
+        for policy in policies(&backend) {
+            let new = || KvCache::new(SHAPE, policy.clone(), device).unwrap();
+            // The second is within its budget at first.
+            for (decoded, padding) in [(0, 20), (0, 60), (9, 60)] {
+                let what =
+                    format!("{}, {decoded} decoded, {padding}, {}", policy.name(), backend.name);
+                let (mut batch, mut alone) = (new(), new());
+                batch.begin_prompt(Prompt::new(100).left_padding(vec![0, 41])).unwrap();
+                two.give(&mut batch, 0, 100);
+                (100..100 + decoded).for_each(|token| {
+                    two.give(&mut batch, token, token + 1);
+                });
+                one.give(&mut alone, padding, 100);
+                let (mut joined, before) = (batch.fork(), seen(&batch));
+                if let Err(error) = joined.append_rows(&alone) {
+                    let every = policy.schedule().decode_every;
+                    let counts = every.is_some_and(|n| n > 1) || policy.observes().local > 0;
+                    let is_meant = matches!(error, Error::RowsDiffer { .. });
+                    assert!(is_meant && counts && decoded > 0, "{what}: {error}");
+                    assert_eq!(seen(&joined), before, "{what}");
+                    continue;
+                }
+                let mut from_start = (decoded == 0).then(new);
+                if let Some(cache) = &mut from_start {
+                    let prompt = Prompt::new(100).left_padding(vec![0, 41, padding]);
+                    cache.begin_prompt(prompt).unwrap();
+                    tokens.give(cache, 0, 100);
+                    assert_eq!(kept(&joined), kept(cache), "{what}");
+                }
+                let start = 100 + decoded;
+                let token = |token: usize| (token, token + 1);
+                let calls = (start..start + 30).map(token).chain([(start + 30, start + 40)]);
+                for (from, to) in calls.chain((start + 40..start + 44).map(token)) {
+                    let found = tokens.give(&mut joined, from, to);
+                    let own = two.give(&mut batch, from, to);
+                    let other = one.give(&mut alone, from, to);
+                    near(&found, &side_by_side(&own, &other), &what);
+                    if let Some(cache) = &mut from_start {
+                        near(&found, &tokens.give(cache, from, to), &what);
+                    }
+                }
+                let mut expected = kept(&batch);
+                let (other, layers) = kept(&alone);
+                expected.0.extend(other);
+                expected.1.iter_mut().zip(layers).for_each(|(own, other)| own.extend(other));
+                assert_eq!(kept(&joined), expected, "{what}");
+            }
+        }
+    }
+}
+
+/// The outputs of all layers for rows that stand in one batch.
+fn side_by_side(own: &[f32], other: &[f32]) -> Vec<f32> {
+    let layers = own.chunks(own.len() / SHAPE.layers);
+    let others = other.chunks(other.len() / SHAPE.layers);
+    layers.zip(others).flat_map(|(own, other)| [own, other].concat()).collect()
+}
+
+#[test]
+fn rows_that_cannot_change_are_refused() {
+    let device = host();
+    let tokens = Tokens::new(10, 2, 130, &device);
+    let policy = || Policy::snapkv(Budget::Tokens(BUDGET)).with_schedule(Schedule::always(4));
+    let filled = |policy: Policy, config: CacheConfig| {
+        let mut cache = KvCache::with_config(SHAPE, policy, config, &device).unwrap();
+        tokens.give(&mut cache, 0, 100);
+        cache
+    };
+    let config = CacheConfig::default;
+    let mut cache = filled(policy(), config());
+    let before = seen(&cache);
+    let error = cache.select_rows(&[]).unwrap_err();
+    assert!(matches!(error, Error::InvalidParameter { parameter: "rows", .. }), "{error}");
+    let error = cache.select_rows(&[0, 2]).unwrap_err();
+    assert!(matches!(error, Error::RowOutOfRange { row: 2, rows: 2 }), "{error}");
+
+    let empty = KvCache::new(SHAPE, policy(), &device).unwrap();
+    let mut apart = cache.fork();
+    let [q, k, v] = tokens.layers[0].clone().map(|x| x.narrow(2, 100, 1));
+    apart.attend(0, q, k, v, &tokens.rope).unwrap();
+    let mut unfinished = cache.fork();
+    unfinished.begin_prompt(Prompt::new(20)).unwrap();
+    tokens.give(&mut unfinished, 100, 110);
+    type Expected = fn(&Error) -> bool;
+    let others: [(_, Expected); 3] = [
+        (empty, |error| matches!(error, Error::Prefix(PrefixError::Empty))),
+        (apart, |error| matches!(error, Error::Prefix(PrefixError::LayersApart { .. }))),
+        (unfinished, |error| {
+            matches!(error, Error::PromptUnfinished { arrived: 10, declared: 20, .. })
+        }),
+    ];
+    for (mut other, expected) in others {
+        let own = seen(&other);
+        for error in [
+            other.select_rows(&[0]).unwrap_err(),
+            other.append_rows(&cache).unwrap_err(),
+            cache.append_rows(&other).unwrap_err(),
+        ] {
+            assert!(expected(&error), "{error}");
+        }
+        assert_eq!(seen(&other), own);
+    }
+
+    let shape = CacheShape { layers: 1, ..SHAPE };
+    let mut smaller = KvCache::new(shape, policy(), &device).unwrap();
+    let [q, k, v] = tokens.layers[0].clone();
+    smaller.attend(0, q, k, v, &tokens.rope).unwrap();
+    for (other, named) in [
+        (smaller, "shape"),
+        (filled(policy().with_window(16), config()), "policy"),
+        (filled(policy(), config().with_model("b")), "model"),
+        (filled(policy(), config().with_dtype(DType::BF16)), "data type"),
+        (filled(policy(), config().with_softmax_scale(0.3)), "softmax scale"),
+    ] {
+        let error = cache.append_rows(&other).unwrap_err();
+        assert!(matches!(&error, Error::RowsDiffer { what, .. } if *what == named), "{error}");
+    }
+    // Both would be compressed at the same token, and their windows end with it.
+    let counted = |policy: Policy| {
+        let mut cache = filled(policy, config());
+        let mut ahead = cache.fork();
+        tokens.give(&mut ahead, 100, 101);
+        match cache.append_rows(&ahead).unwrap_err() {
+            Error::RowsDiffer { what, found, expected, .. } => (what, found, expected),
+            other => panic!("{other}"),
+        }
+    };
+    let [found, expected] = ["1", "0"].map(str::to_owned);
+    let what = "number of tokens decoded since a compression";
+    assert_eq!(counted(policy()), (what, found.clone(), expected.clone()));
+    let what = "number of queries in the local window";
+    assert_eq!(counted(Policy::ems(Budget::Tokens(BUDGET))), (what, found, expected));
+    assert_eq!(seen(&cache), before);
+
+    // Rows that have changed are as they were after a transaction that fails.
+    let mut torn = cache.fork();
+    let failed: briquette::Result<()> = torn.transaction(|cache| {
+        cache.select_rows(&[1])?;
+        let copy = cache.fork();
+        cache.append_rows(&copy)?;
+        tokens.give(cache, 100, 101);
+        cache.select_rows(&[0, 0, 1])?;
+        Err(Error::LayerOutOfRange { layer: 9, layers: SHAPE.layers })
+    });
+    assert!(matches!(failed, Err(Error::LayerOutOfRange { .. })));
+    assert_eq!(seen(&torn), before);
+    assert!(tokens.go_on(&mut torn, 100, 110, 8) == tokens.go_on(&mut cache, 100, 110, 8));
 }
 
 /// A cache of one layer that is full of `tokens`.

@@ -26,6 +26,10 @@ enum Call {
     Abandon,
     /// The cache is replaced by a copy; the one it was made of goes on by itself.
     Copy,
+    /// Rows change places or are repeated; some of these lists no cache takes.
+    Select { rows: Vec<usize> },
+    /// A copy of all rows joins them, and one of its rows takes the place of its origin.
+    Join,
     /// Everything is forgotten.
     Reset,
 }
@@ -87,6 +91,20 @@ impl Plain {
             }
         }
         self.seen = Some(seen);
+        true
+    }
+}
+
+impl Plain {
+    /// Whether these rows can be selected; if they can, they have been.
+    fn select(&mut self, rows: &[usize]) -> bool {
+        let is_whole = self.prompt.is_none_or(|(_, _, arrived)| arrived == 0);
+        let Some(seen) = self.seen.filter(|_| is_whole) else { return false };
+        let &[first, second] = rows else { return false };
+        if first >= ROWS || second >= ROWS {
+            return false;
+        }
+        (self.seen, self.prompt) = (Some([seen[first], seen[second]]), None);
         true
     }
 }
@@ -245,6 +263,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     };
     let bads = [Heads, Rows, Channels, Type, NaN, Layer, NoColumns];
     let bads = [&bads[..], &[EmptyPrompt, PaddingRows, OnlyPadding]].concat();
+    let lists = vec![vec![1, 0], vec![0, 0], vec![1, 1], vec![], vec![0, ROWS]];
     let call = prop_oneof![
         2 => (1_usize..70, padding()).prop_map(|(columns, padding)| Call::Begin { columns, padding }),
         4 => (1_usize..50).prop_map(|columns| Call::Attend { columns }),
@@ -252,6 +271,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         3 => select(bads).prop_map(Call::Bad),
         1 => Just(Call::Abandon),
         1 => Just(Call::Copy),
+        2 => select(lists).prop_map(|rows| Call::Select { rows }),
+        1 => Just(Call::Join),
         1 => Just(Call::Reset),
     ];
     prop::collection::vec(call, 1..14)
@@ -330,6 +351,12 @@ fn play(policy: Policy, calls: &[Call]) {
                 }
                 other.reset();
                 (true, Ok(()))
+            }
+            Call::Select { rows } => (after.select(rows), cache.select_rows(rows)),
+            Call::Join => {
+                let copy = cache.fork();
+                let joined = cache.append_rows(&copy);
+                (after.select(&[0, 1]), joined.and_then(|()| cache.select_rows(&[ROWS, 1])))
             }
             Call::Reset => {
                 cache.reset();

@@ -30,7 +30,7 @@ pub enum Error {
     TensorShape { tensor: &'static str, expected: String, found: Vec<usize> },
     /// The batch size changed between two calls.
     #[error(
-        "the batch has {found} rows, but this cache holds {expected} (reset it to change the batch)"
+        "the batch has {found} rows, but this cache holds {expected} (`select_rows`, `append_rows` and `reset` change the batch)"
     )]
     BatchChanged { expected: usize, found: usize },
     /// A data type that the cache cannot hold or compute with.
@@ -75,6 +75,14 @@ pub enum Error {
         "layer {layer} has received {arrived} columns of the prompt, which have changed its entries from before (by a compression, or by padding): call `reset`, or make the calls of a prompt in a `transaction`"
     )]
     PromptNotReversible { layer: usize, arrived: usize },
+    /// A batch row that the cache does not have.
+    #[error("row {row} is out of range: the batch has {rows} rows")]
+    RowOutOfRange { row: usize, rows: usize },
+    /// Rows of another cache cannot join a batch.
+    #[error(
+        "the {what} of the rows to append is {found}, but that of the batch is {expected}: {cure}"
+    )]
+    RowsDiffer { what: &'static str, found: String, expected: String, cure: &'static str },
     /// The budget cannot hold what the policy protects.
     #[error(
         "a budget of {budget} keeps {tokens} tokens, fewer than the {sinks} sinks and {recent} recent tokens that are always kept"

@@ -68,6 +68,7 @@ pub mod prefix;
 mod profile;
 mod query_statistics;
 pub mod reduce;
+mod rows;
 pub mod score;
 mod shape;
 mod stage;

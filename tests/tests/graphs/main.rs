@@ -2,6 +2,7 @@
 
 mod dropped;
 mod generations;
+mod rows;
 mod second_prompts;
 mod threads;
 

@@ -29,8 +29,10 @@ pub struct EmaOutput {
     pub threshold: Tensor<2>,
 }
 
-/// Threshold of a batch row that has evicted nothing so far: no cosine is as low.
-const NONE_YET: f64 = -4.0;
+impl EmaInput<'_> {
+    /// Threshold of a batch row that has evicted nothing so far: no cosine is as low.
+    pub const NONE_YET: f64 = -4.0;
+}
 
 pub(super) fn ema_weights(input: EmaInput<'_>) -> EmaOutput {
     let EmaInput { similarity, counts, before, beta } = input;
@@ -46,10 +48,10 @@ pub(super) fn ema_weights(input: EmaInput<'_>) -> EmaOutput {
     let numbers = constant_floats("ema counts", numbers, [batch, 1], &device);
     let total = (similarity.clone() * own.clone()).reshape([batch, heads * most]).sum_dim(1);
     let mean = total / numbers.clone().clamp_min(1.0);
-    let before =
-        before.unwrap_or_else(|| Tensor::full([batch, 1], NONE_YET, (&device, DType::F32)));
+    let none = EmaInput::NONE_YET;
+    let before = before.unwrap_or_else(|| Tensor::full([batch, 1], none, (&device, DType::F32)));
     let blend = mean.clone() * beta + before.clone() * (1.0 - beta);
-    let blend = blend.mask_where(before.clone().lower_scalar(NONE_YET / 2.0), mean);
+    let blend = blend.mask_where(before.clone().lower_scalar(none / 2.0), mean);
     // A row that evicts nothing keeps its threshold.
     let threshold = blend.mask_where(numbers.equal_scalar(0.0), before);
     let limit = threshold.clone().reshape([batch, 1, 1]).expand(similarity.dims());

@@ -1,7 +1,7 @@
 //! One cache for many questions.
 
-use super::{KvCache, ceiling, kv_cache::measures_of, layer::LayerCache, progress::Progress};
-use crate::{Policy, Result, check, prefix::PrefixError, view::Measure};
+use super::KvCache;
+use crate::{Result, check, prefix::PrefixError};
 
 impl KvCache {
     /// Returns an independent copy of the cache, to continue it in another way.
@@ -30,46 +30,8 @@ impl KvCache {
         if self.batch != Some(1) {
             return Err(PrefixError::Rows { rows: self.batch.unwrap_or(0) }.into());
         }
-        self.check_complete()?;
-        let layers = self.layers.iter().map(|layer| layer.of_rows(rows, &self.policy));
-        let layers: Vec<LayerCache> = layers.collect::<Result<_>>()?;
-        let fork = Self {
-            measures: measures_of(&layers),
-            layers,
-            batch: Some(rows),
-            positions: None,
-            ..self.clone()
-        };
-        ceiling::check(self.config.memory_ceiling, self.bytes_held(), fork.bytes_held())?;
+        let mut fork = self.clone();
+        fork.select_rows(&vec![0; rows])?;
         Ok(fork)
-    }
-}
-
-impl LayerCache {
-    fn of_rows(&self, rows: usize, policy: &Policy) -> Result<Self> {
-        let none = || PrefixError::Store { store: policy.store().name().to_owned() };
-        let store = self.store.as_ref().map(|store| store.repeated(rows).ok_or_else(none));
-        let seen = self.progress.seen().repeat(rows);
-        let columns = self.progress.columns().repeat(rows);
-        Ok(Self {
-            progress: Progress::after(seen, columns, self.progress.decoded()),
-            store: store.transpose()?,
-            window: self.window.repeated(rows),
-            log: self.log.repeated(rows),
-            held: self.held.repeat(rows),
-            measure: self.measure.as_ref().map(|Measure { of_rows, seen }| Measure {
-                of_rows: of_rows.repeat(rows),
-                seen: seen.repeat(rows),
-            }),
-            state: self.state.clone().map(|state| Box::new(state.repeat_dim(0, rows))),
-            share: self.share.as_ref().map(|share| share.repeat(rows)),
-            growth: None,
-            local_queries: self.local_queries,
-            // Forgotten when the last layer of a prompt has come.
-            snapshot: None,
-            second_pass: self.second_pass,
-            fixed: self.fixed,
-            mark: None,
-        })
     }
 }

@@ -3,18 +3,13 @@
 
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
-
 use super::{
     KvCache,
-    call::{
-        in_place::{evicts_in_place, grows},
-        working_set::last_columns,
-    },
+    call::in_place::{evicts_in_place, grows},
     growth::Growth,
     layer::LayerCache,
 };
-use crate::{Result, columns::behind_zeros, ops::Entries, store::SlotStore};
+use crate::{Result, columns::right_aligned_entries, store::SlotStore};
 
 impl KvCache {
     /// Number of tokens until a head that may keep more has no free slot, or else until no slot is
@@ -129,27 +124,10 @@ impl LayerCache {
             slots.fill(most);
         }
         let Some(entries) = self.entries()? else { return Ok(()) };
-        let entries = widened(entries, most);
+        let entries = right_aligned_entries(entries, most);
         match self.slots() {
             Some(store) => store.hold_slots(entries, &slots),
             None => Ok(()),
         }
-    }
-}
-
-/// Returns the last `columns` columns of `entries`, with free slots before them if there are fewer.
-fn widened(entries: Entries, columns: usize) -> Entries {
-    let missing = columns.saturating_sub(entries.columns());
-    if missing == 0 {
-        return last_columns(entries, columns);
-    }
-    let [batch, heads, _] = entries.positions.dims();
-    let free = Tensor::full([batch, heads, missing], -1, &entries.positions.device());
-    Entries {
-        keys: behind_zeros(entries.keys, missing),
-        values: behind_zeros(entries.values, missing),
-        positions: Tensor::cat(vec![free, entries.positions], 2),
-        statistics: entries.statistics.map(|statistic| behind_zeros(statistic, missing)),
-        clustering: entries.clustering,
     }
 }

@@ -20,6 +20,7 @@ mod queries;
 mod read;
 mod replay;
 mod rollback;
+mod rows;
 mod save;
 mod second_pass;
 mod shared_attention;

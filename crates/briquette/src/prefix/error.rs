@@ -50,8 +50,8 @@ pub enum PrefixError {
         "layer {layer} has seen {found:?} tokens, but layer 0 has seen {first:?}: a step is not complete"
     )]
     LayersApart { layer: usize, found: Vec<usize>, first: Vec<usize> },
-    /// A custom store has no file form.
-    #[error("the store `{store}` does not say how it is written to a file or repeated")]
+    /// A custom store has no file form, or cannot select or append rows.
+    #[error("the store `{store}` does not say how it is written to a file, or how its rows change")]
     Store { store: String },
     /// A cache of several rows, or of none, was to be forked into rows.
     #[error("only a cache of one row can be given to several: this one has {rows}")]

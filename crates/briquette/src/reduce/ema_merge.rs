@@ -115,6 +115,10 @@ impl Reducer for EmaMerge {
         true
     }
 
+    fn initial_state(&self) -> f64 {
+        EmaInput::NONE_YET
+    }
+
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
         let Split { kept, rest: evicted } = split(view, keep)?;
         let counts = kept.counts.clone();

@@ -94,6 +94,12 @@ pub trait Reducer: Any + Debug + Send + Sync {
         false
     }
 
+    /// Number that the [state](Reduced::state) holds for a batch row of which nothing was reduced
+    /// yet.
+    fn initial_state(&self) -> f64 {
+        0.0
+    }
+
     /// Reduces the entries of each head to `keep`, one number per batch row and kv head, rows
     /// first.
     ///

@@ -1,12 +1,13 @@
 //! Attention statistics of a policy: those that its stages observe.
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 
 use super::{AttentionRequest, ObservedHeads};
 use crate::{
     CacheShape, Result,
     ops::{AttentionStatistics, Statistic},
     prefix::Parts,
+    rows,
 };
 
 /// Statistics that a policy with this request keeps.
@@ -68,11 +69,29 @@ pub(crate) fn restore(
     Ok(none.map(|_| stacked))
 }
 
-/// Repeats the statistics of one batch row for `rows` rows.
-pub(crate) fn repeated(statistics: AttentionStatistics, rows: usize) -> AttentionStatistics {
+/// Returns the statistics of batch rows, in this order.
+pub(crate) fn select_rows(statistics: AttentionStatistics, rows: &[usize]) -> AttentionStatistics {
+    let kinds = statistics.len();
     statistics.map(|stacked| {
-        let [kinds, heads, entries] = stacked.dims();
-        let all = stacked.unsqueeze_dim::<4>(1).expand([kinds, rows, heads, entries]);
+        let batch = stacked.dims()[0] / kinds;
+        let of_kind = |kind: usize| rows.iter().map(move |row| kind * batch + row);
+        rows::select_rows(stacked, &(0..kinds).flat_map(of_kind).collect::<Vec<_>>())
+    })
+}
+
+/// Appends the batch rows of `more`, statistics of the same kinds and width.
+pub(crate) fn append_rows(
+    statistics: AttentionStatistics,
+    more: AttentionStatistics,
+) -> AttentionStatistics {
+    let kinds = statistics.len();
+    statistics.zip(more, |own, more| {
+        let [own, more] = [own, more].map(|stacked| -> Tensor<4> {
+            let [rows, heads, entries] = stacked.dims();
+            stacked.reshape([kinds, rows / kinds, heads, entries])
+        });
+        let all = Tensor::cat(vec![own, more], 1);
+        let [_, rows, heads, entries] = all.dims();
         all.reshape([kinds * rows, heads, entries])
     })
 }

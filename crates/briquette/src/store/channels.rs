@@ -6,6 +6,7 @@ use crate::{
     device::{Rows, buffer_bytes},
     ops::iota,
     prefix::Parts,
+    rows::{append_int_rows, select_list, select_rows},
 };
 
 /// The channels of keys that each head keeps.
@@ -76,8 +77,14 @@ impl Channels {
         Ok(Self { of_heads })
     }
 
-    /// Repeats its only row `rows` times.
-    pub(super) fn repeated(&self, rows: usize) -> Self {
-        Self { of_heads: self.of_heads.clone().repeat_dim(0, rows) }
+    /// Returns the channels of these of `batch` rows.
+    pub(super) fn select_rows(&self, batch: usize, rows: &[usize]) -> Self {
+        let heads: Vec<usize> = (0..self.of_heads.dims()[0]).collect();
+        let heads = select_list(&heads, batch, rows);
+        Self { of_heads: select_rows(self.of_heads.clone(), &heads) }
+    }
+
+    pub(super) fn append_rows(&self, more: &Self) -> Self {
+        Self { of_heads: append_int_rows(self.of_heads.clone(), more.of_heads.clone()) }
     }
 }

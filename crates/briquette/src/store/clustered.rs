@@ -19,6 +19,7 @@ use crate::{
     },
     prefix::Parts,
     reduce::InPlace,
+    rows::{select_list, select_rows},
     state::{StateTensor, StateVisitor, visit_clustering},
 };
 
@@ -417,25 +418,28 @@ impl Body for ClusteredBody {
         Ok(body.measured(options))
     }
 
-    fn repeated(&self, options: &StoreOptions) -> Self {
-        let rows = options.batch;
-        let ints = |x: &Tensor<3, Int>| x.clone().repeat_dim(0, rows);
-        let of = &self.clustering;
+    fn select_rows(&self, rows: &[usize], options: &StoreOptions) -> Self {
+        let of = self.clustering.clone();
+        let batch = of.representatives.dims()[0];
+        let ints = |x: Tensor<3, Int>| select_rows(x, rows);
+        let list = |list: &[usize]| select_list(list, batch, rows);
+        let (tokens, places) = self.tokens.select_rows(rows);
+        let [keys, values] = self.rows().map(|x| x.clone().select(0, places.clone()));
         let body = Self {
-            tokens: self.tokens.repeated(rows),
-            keys: self.keys.clone().repeat_dim(0, rows),
-            values: self.values.clone().repeat_dim(0, rows),
+            tokens,
+            keys,
+            values,
             clustering: Clustering {
-                clustered_tokens: of.clustered_tokens.repeat(rows),
-                cluster_counts: of.cluster_counts.repeat(rows),
-                unclustered: of.unclustered.repeat(rows),
-                cluster_of_token: ints(&of.cluster_of_token),
-                norms: of.norms.clone().repeat_dim(0, rows),
-                representatives: ints(&of.representatives),
-                tokens_by_cluster: ints(&of.tokens_by_cluster),
-                padding_columns: of.padding_columns.clone().repeat_dim(0, rows),
+                clustered_tokens: list(&of.clustered_tokens),
+                cluster_counts: list(&of.cluster_counts),
+                unclustered: list(&of.unclustered),
+                cluster_of_token: ints(of.cluster_of_token),
+                norms: select_rows(of.norms, rows),
+                representatives: ints(of.representatives),
+                tokens_by_cluster: ints(of.tokens_by_cluster),
+                padding_columns: select_rows(of.padding_columns, rows),
             },
-            free_rows: self.free_rows.repeat(rows),
+            free_rows: list(&self.free_rows),
             bytes: 0,
         };
         body.measured(options)

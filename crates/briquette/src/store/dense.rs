@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use burn::tensor::{Int, Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
 
@@ -5,6 +7,7 @@ use super::{
     Eviction, SlotStore, Store, StoreBuilder, StoreOptions, StoreQuery,
     buffer::zeros,
     interface::{attend_entries, sees_all},
+    join::{append_entries, longest},
     replay::ReplayStore,
 };
 use crate::{
@@ -16,6 +19,7 @@ use crate::{
     },
     position::Encode,
     prefix::{Parts, PrefixError},
+    rows::select_rows,
     stage::statistics,
     state::{StateTensor, StateVisitor, visit_statistics},
 };
@@ -130,22 +134,35 @@ impl DenseStore {
         Ok(parts)
     }
 
-    /// Repeats its only row `rows` times, as a view until a row is written to.
-    pub(super) fn of_rows(&self, rows: usize) -> Self {
-        let widened = |x: &Tensor<4>| {
-            let [_, heads, columns, channels] = x.dims();
-            x.clone().expand([rows, heads, columns, channels])
+    /// Returns a store of these rows, each with its last `columns` columns and the room behind
+    /// them. The only row of a store is repeated as a view, until a row is written to.
+    pub(super) fn of_rows(&self, rows: &[usize], columns: usize) -> Self {
+        // Where columns are in no order, none of them is padding of all rows.
+        let first = if self.unordered { 0 } else { self.columns.saturating_sub(columns) };
+        let selected = |x: Tensor<4>| match x.dims() {
+            [1, heads, columns, channels] => x.expand([rows.len(), heads, columns, channels]),
+            _ => select_rows(x, rows),
         };
-        let buffers = self.buffers.as_ref().map(|buffers| Entries {
-            keys: widened(&buffers.keys),
-            values: widened(&buffers.values),
-            positions: buffers.positions.clone().repeat_dim(0, rows),
-            statistics: statistics::repeated(buffers.statistics.clone(), rows),
-            clustering: None,
+        let capacity = self.capacity();
+        let buffers = self.buffers.as_ref().filter(|_| first < capacity).map(|buffers| {
+            let held = if first > 0 { part(buffers, first..capacity) } else { buffers.clone() };
+            Entries {
+                keys: selected(held.keys),
+                values: selected(held.values),
+                positions: select_rows(held.positions, rows),
+                statistics: statistics::select_rows(held.statistics, rows),
+                clustering: None,
+            }
         });
-        let options = StoreOptions { batch: rows, ..self.options.clone() };
         let Self { columns, unordered, has_free_slots, .. } = *self;
-        Self { options, buffers, columns, next: None, unordered, has_free_slots }
+        Self {
+            options: self.options.with_batch(rows.len()),
+            buffers,
+            columns: columns - first,
+            next: None,
+            unordered,
+            has_free_slots,
+        }
     }
 
     /// The entries held, by position.
@@ -338,11 +355,18 @@ pub(super) fn write<const D: usize, K: Basic>(
 
 /// The first `columns` of `buffers`.
 fn first(buffers: &Entries, columns: usize) -> Entries {
+    part(buffers, 0..columns)
+}
+
+/// A view of these columns of `buffers`.
+fn part(buffers: &Entries, columns: Range<usize>) -> Entries {
+    let (start, length) = (columns.start, columns.len());
+    let Entries { keys, values, positions, statistics, .. } = buffers.clone();
     Entries {
-        keys: buffers.keys.clone().narrow(2, 0, columns),
-        values: buffers.values.clone().narrow(2, 0, columns),
-        positions: buffers.positions.clone().narrow(2, 0, columns),
-        statistics: buffers.statistics.clone().map(|statistic| statistic.narrow(2, 0, columns)),
+        keys: keys.narrow(2, start, length),
+        values: values.narrow(2, start, length),
+        positions: positions.narrow(2, start, length),
+        statistics: statistics.map(|statistic| statistic.narrow(2, start, length)),
         clustering: None,
     }
 }
@@ -476,8 +500,19 @@ impl Store for DenseStore {
         self.parts().map(Some)
     }
 
-    fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
-        Some(Box::new(self.of_rows(rows)))
+    fn select_rows(&self, rows: &[usize], counts: &[usize]) -> Option<Box<dyn Store>> {
+        Some(Box::new(self.of_rows(rows, longest(counts))))
+    }
+
+    fn append_rows(
+        &self,
+        more: &dyn Store,
+        counts: [&[usize]; 2],
+    ) -> Result<Option<Box<dyn Store>>> {
+        let StoreOptions { shape, ref ops, .. } = self.options;
+        let batch = (counts[0].len() + counts[1].len()) / shape.kv_heads;
+        let empty = Self::new(self.options.with_batch(batch));
+        append_entries([self, more], counts, empty, ops.as_ref())
     }
 
     fn boxed_clone(&self) -> Box<dyn Store> {

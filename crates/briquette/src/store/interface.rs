@@ -110,6 +110,11 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
+    /// The same options for `batch` rows.
+    pub(super) fn with_batch(&self, batch: usize) -> Self {
+        Self { batch, ..self.clone() }
+    }
+
     /// Bytes of an integer on the device.
     pub(crate) fn int_bytes(&self) -> usize {
         DType::from(self.device.settings().int_dtype).size()
@@ -157,11 +162,12 @@ impl StoreOptions {
 ///   [`least_bytes`](Self::least_bytes);
 /// - another form for a prompt that is complete: [`settle`](Self::settle),
 ///   [`observe_queries`](Self::observe_queries), [`packed_counts`](Self::packed_counts);
-/// - files and forks of several rows: [`save`](Self::save) with [`StoreBuilder::restore`],
-///   [`repeated`](Self::repeated);
+/// - files: [`save`](Self::save) with [`StoreBuilder::restore`];
+/// - batches whose rows change: [`select_rows`](Self::select_rows),
+///   [`append_rows`](Self::append_rows);
 /// - captured steps: [`replay`](Self::replay);
 /// - tokens written where others were evicted: [`in_place`](Self::in_place).
-pub trait Store: Debug + Send + Sync {
+pub trait Store: Any + Debug + Send + Sync {
     /// Number of columns held, which is that of the longest head.
     fn columns(&self) -> usize;
 
@@ -320,11 +326,27 @@ pub trait Store: Debug + Send + Sync {
         None
     }
 
-    /// Returns a store of `rows` rows that each hold the entries of this store's only row; `None`
-    /// if it cannot be repeated. Tensors are shared until they are written to, where possible.
-    fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
-        let _ = rows;
+    /// Returns a store in which row `i` holds what row `rows[i]` of this one does; `None` if the
+    /// store cannot select rows. Tensors are shared until they are written to, where possible.
+    /// `counts` are the numbers of entries that are left per batch row and kv head: columns before
+    /// the longest may go.
+    fn select_rows(&self, rows: &[usize], counts: &[usize]) -> Option<Box<dyn Store>> {
+        let _ = (rows, counts);
         None
+    }
+
+    /// Returns a store with the rows of `more` behind its own; `None` if it cannot join with
+    /// `more`. `counts` are the numbers of entries of either, per batch row and kv head.
+    ///
+    /// # Errors
+    /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input.
+    fn append_rows(
+        &self,
+        more: &dyn Store,
+        counts: [&[usize]; 2],
+    ) -> Result<Option<Box<dyn Store>>> {
+        let _ = (more, counts);
+        Ok(None)
     }
 
     /// Returns a copy that shares its tensors until either is written to.

@@ -4,6 +4,7 @@ use crate::{
     Result,
     device::{Rows, buffer_bytes},
     ops::{Ops, PackInput, PadInput, Tail, bucketed_widths, send},
+    rows::select_list,
     state::StateVisitor,
 };
 
@@ -67,9 +68,21 @@ impl Layout {
         self.counts.iter().all(|&count| count == self.width)
     }
 
-    /// Repeats its only row `rows` times.
-    pub(super) fn repeated(&self, rows: usize) -> Self {
-        Self::new(rows, self.heads, &self.counts.repeat(rows), None, &self.offsets.device())
+    /// Returns the layout of these batch rows, as wide as this one, and the places of their rows in
+    /// the list.
+    pub(super) fn select_rows(&self, rows: &[usize]) -> (Self, Tensor<1, Int>) {
+        let Self { batch, heads, width, .. } = *self;
+        let device = self.offsets.device();
+        let counts = select_list(&self.counts, batch, rows);
+        let mut places = Vec::new();
+        for &row in rows {
+            let first: usize = self.counts[..row * heads].iter().sum();
+            let own: usize = self.counts[row * heads..][..heads].iter().sum();
+            places.extend((first..first + own).map(|place| place as i64));
+        }
+        let places = TensorData::new(places, [counts.iter().sum::<usize>()]);
+        let layout = Self::new(rows.len(), heads, &counts, None, &device);
+        (Self { width, ..layout }, send("rows of heads", places, &device))
     }
 
     /// Rows of the list.

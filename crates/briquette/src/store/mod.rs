@@ -7,6 +7,7 @@ mod codec;
 mod dense;
 mod fp8;
 mod interface;
+mod join;
 mod key_channels;
 mod layout;
 mod packed;

@@ -62,10 +62,6 @@ impl Packed {
         }
     }
 
-    pub(super) fn repeated(&self, times: usize) -> Self {
-        self.map(|words| words.repeat_dim(0, times), |x| x.repeat_dim(0, times))
-    }
-
     pub(super) fn bytes(&self, rows: Rows) -> usize {
         let measures = self.measures.iter().map(|measure| buffer_bytes(measure, rows));
         buffer_bytes(&self.words, rows) + measures.sum::<usize>()

@@ -5,7 +5,10 @@ use std::{ops::Range, sync::OnceLock};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{packed::write_rows, pages::upload};
-use crate::state::{StateTensor, StateVisitor};
+use crate::{
+    rows::select_list,
+    state::{StateTensor, StateVisitor},
+};
 
 /// The pages of each batch row and kv head.
 #[derive(Clone, Debug)]
@@ -116,14 +119,39 @@ impl PageTable {
         }
     }
 
-    /// Repeats its only row `rows` times; the pages of a row are numbered `apart` higher than those
-    /// of the row before.
-    pub(super) fn of_rows(&self, rows: usize, apart: usize) -> Self {
-        let of_row = |row: usize| {
-            let heads = self.lists.iter();
-            heads.map(move |list| list.iter().map(|page| page + row * apart).collect())
-        };
-        Self::new((0..rows).flat_map(of_row).collect())
+    /// Returns the pages of these of `batch` rows, and which of all `pages` they are numbers of:
+    /// `None` if still of all. Rows share pages, or each has copies of its own.
+    pub(super) fn select_rows(
+        &self,
+        (batch, rows): (usize, &[usize]),
+        pages: usize,
+        shares: bool,
+    ) -> (Self, Option<Vec<usize>>) {
+        let mut lists = select_list(&self.lists, batch, rows);
+        let mut uses = vec![0; pages];
+        lists.iter().flatten().for_each(|&page| uses[page] += 1);
+        if uses.iter().all(|&uses| uses == 1 || uses > 1 && shares) {
+            return (Self::new(lists), None);
+        }
+        let (mut kept, mut places) = (Vec::new(), vec![None; pages]);
+        for page in lists.iter_mut().flatten() {
+            let before = *page;
+            *page = match places[before].filter(|_| shares) {
+                Some(place) => place,
+                None => {
+                    kept.push(before);
+                    kept.len() - 1
+                }
+            };
+            places[before] = Some(*page);
+        }
+        (Self::new(lists), Some(kept))
+    }
+
+    /// Appends the lists of other rows, whose pages are numbered from `first` on.
+    pub(super) fn append_rows(&self, more: &Self, first: usize) -> Self {
+        let moved = more.lists.iter().map(|list| list.iter().map(|page| page + first).collect());
+        Self::new(self.lists.iter().cloned().chain(moved).collect())
     }
 }
 

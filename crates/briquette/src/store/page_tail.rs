@@ -7,6 +7,7 @@ use burn::tensor::{Int, Tensor};
 use super::{
     DenseStore, Store, StoreOptions,
     dense::{append_token, write},
+    join::{joined_tokens, longest},
     packed::write_rows,
     pages::upload,
 };
@@ -15,6 +16,7 @@ use crate::{
     columns::behind_zeros,
     ops::{AppendColumn, AttentionStatistics, Entries, Selection, Tail, gather_entries},
     prefix::{Parts, PrefixError},
+    rows::select_list,
     state::{StateTensor, StateVisitor},
 };
 
@@ -361,16 +363,31 @@ impl PageTail {
         Ok(tail)
     }
 
-    /// Repeats its only row `rows` times.
-    pub(super) fn of_rows(&self, rows: usize) -> Self {
+    /// Returns the tail of these rows.
+    pub(super) fn select_rows(&self, rows: &[usize]) -> Self {
         let mut tail = self.clone();
         tail.end_device_counting();
+        let batch = self.options.batch;
+        let counts = select_list(&tail.counts, batch, rows);
         Self {
-            tokens: tail.tokens.of_rows(rows),
-            counts: tail.counts.repeat(rows),
-            before_append: tail.before_append.repeat(rows),
-            ..Self::new(StoreOptions { batch: rows, ..self.options.clone() })
+            tokens: tail.tokens.of_rows(rows, longest(&counts)),
+            before_append: select_list(&tail.before_append, batch, rows),
+            counts,
+            ..Self::new(self.options.with_batch(rows.len()))
         }
+    }
+
+    /// Returns the tail with the rows of another behind its own.
+    pub(super) fn append_rows(&self, more: &Self) -> Self {
+        let counts = [&self.counts[..], &more.counts].concat();
+        let columns = longest(&counts);
+        let mut tail = Self::new(self.options.with_batch(self.options.batch + more.options.batch));
+        if columns > 0 {
+            let entries = joined_tokens([self.by_position(), more.by_position()], columns);
+            tail.hold(entries, &counts, self.capacity().max(more.capacity()));
+        }
+        tail.before_append = [&self.before_append[..], &more.before_append].concat();
+        tail
     }
 
     /// Replaces the statistics; missing columns before them are padding.

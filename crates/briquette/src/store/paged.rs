@@ -1,4 +1,4 @@
-use std::{ops::Range, sync::OnceLock};
+use std::{any::Any, ops::Range, sync::OnceLock};
 
 use burn::tensor::{DType, Int, Tensor, kind::Basic};
 
@@ -504,22 +504,46 @@ impl<C: Codec> Store for PagedStore<C> {
     }
 
     /// Rows share pages without statistics: these are never written to.
-    fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
-        let options = StoreOptions { batch: rows, ..self.options.clone() };
-        let counted = self.pages.as_ref().is_some_and(|pages| pages.statistics.is_some());
-        let (copies, apart) = match &self.pages {
-            Some(pages) if counted => (rows, pages.count),
-            _ => (1, 0),
+    fn select_rows(&self, rows: &[usize], _: &[usize]) -> Option<Box<dyn Store>> {
+        let batch = self.options.batch;
+        let pages = self.pages.as_ref();
+        let shares = pages.is_none_or(|pages| pages.statistics.is_none());
+        let count = pages.map_or(0, |pages| pages.count);
+        let (table, kept) = self.table.select_rows((batch, rows), count, shares);
+        let pages = match kept {
+            None => pages.cloned(),
+            Some(kept) => pages.filter(|_| !kept.is_empty()).map(|pages| pages.select(&kept)),
         };
-        let copied =
-            |pages: &Pages| if copies > 1 { pages.repeated(copies) } else { pages.clone() };
         Some(Box::new(Self {
-            pages: self.pages.as_ref().map(copied),
-            table: self.table.of_rows(rows, apart),
-            tail: self.tail.of_rows(rows),
-            channels: self.channels.as_ref().map(|channels| channels.repeated(rows)),
-            ..Self::new(self.codec.clone(), options)
+            pages,
+            table,
+            tail: self.tail.select_rows(rows),
+            channels: self.channels.as_ref().map(|channels| channels.select_rows(batch, rows)),
+            ..Self::new(self.codec.clone(), self.options.with_batch(rows.len()))
         }))
+    }
+
+    /// Pages stay as they are packed.
+    fn append_rows(&self, more: &dyn Store, _: [&[usize]; 2]) -> Result<Option<Box<dyn Store>>> {
+        let more: &dyn Any = more;
+        let Some(more) = more.downcast_ref::<Self>() else { return Ok(None) };
+        let options = self.options.with_batch(self.options.batch + more.options.batch);
+        let first = self.pages.as_ref().map_or(0, |pages| pages.count);
+        let pages = match (self.pages.clone(), &more.pages) {
+            (Some(mut own), Some(more)) => {
+                own.append(more.trimmed(), options.ops.as_ref());
+                Some(own)
+            }
+            (own, more) => own.or_else(|| more.clone()),
+        };
+        let channels = self.channels.as_ref().zip(more.channels.as_ref());
+        Ok(Some(Box::new(Self {
+            pages,
+            table: self.table.append_rows(&more.table, first),
+            tail: self.tail.append_rows(&more.tail),
+            channels: channels.map(|(own, more)| own.append_rows(more)),
+            ..Self::new(self.codec.clone(), options)
+        })))
     }
 
     fn boxed_clone(&self) -> Box<dyn Store> {

@@ -109,7 +109,7 @@ impl Pages {
     }
 
     /// Returns the pages without spare room.
-    fn trimmed(&self) -> Self {
+    pub(super) fn trimmed(&self) -> Self {
         let Self { packed, positions, statistics, count } = self;
         Self {
             packed: packed.iter().map(|packed| packed.first(*count)).collect(),
@@ -154,14 +154,15 @@ impl Pages {
         Ok(Self { packed, positions, statistics, count: pages })
     }
 
-    /// Repeats all pages `times` times, one copy after another.
-    pub(super) fn repeated(&self, times: usize) -> Self {
-        let Self { packed, positions, statistics, count } = self.trimmed();
+    /// Returns copies of these pages.
+    pub(super) fn select(&self, pages: &[usize]) -> Self {
+        let list = pages.iter().map(|&page| page as i64).collect();
+        let index = upload(list, &self.positions.device());
         Self {
-            packed: packed.iter().map(|packed| packed.repeated(times)).collect(),
-            positions: positions.repeat_dim(0, times),
-            statistics: statistics.map(|statistics| statistics.repeat_dim(0, times)),
-            count: count * times,
+            packed: self.packed.iter().map(|packed| packed.select(&index)).collect(),
+            positions: self.positions.clone().select(0, index.clone()),
+            statistics: self.statistics.clone().map(|statistics| statistics.select(0, index)),
+            count: pages.len(),
         }
     }
 

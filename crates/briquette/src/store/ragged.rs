@@ -187,10 +187,10 @@ impl Body for RaggedBody {
         Ok(Self::new(tokens, both, options))
     }
 
-    fn repeated(&self, options: &StoreOptions) -> Self {
-        let rows = options.batch;
-        let both = self.rows().map(|x| x.clone().repeat_dim(0, rows));
-        Self::new(self.tokens.repeated(rows), both, options)
+    fn select_rows(&self, rows: &[usize], options: &StoreOptions) -> Self {
+        let (tokens, places) = self.tokens.select_rows(rows);
+        let both = self.rows().map(|x| x.clone().select(0, places.clone()));
+        Self::new(tokens, both, options)
     }
 
     fn bytes_of(options: &StoreOptions, _entries: usize, columns: usize) -> usize {

@@ -3,8 +3,14 @@ use std::sync::OnceLock;
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery, dense::write_statistics,
-    interface::attend_entries, layout::Layout, replay::ReplayStore, slots::misfit, tokens::Tokens,
+    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery,
+    dense::write_statistics,
+    interface::attend_entries,
+    join::{append_entries, longest},
+    layout::Layout,
+    replay::ReplayStore,
+    slots::misfit,
+    tokens::Tokens,
 };
 use crate::{
     Result,
@@ -125,8 +131,8 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Restores the body that [`save`](Self::save) wrote.
     fn restore(parts: Parts, options: &StoreOptions) -> Result<Self>;
 
-    /// Repeats its only row for each row of the options.
-    fn repeated(&self, options: &StoreOptions) -> Self;
+    /// Returns the body of these rows; `options` are those of its store.
+    fn select_rows(&self, rows: &[usize], options: &StoreOptions) -> Self;
 
     /// Maximum bytes of a body and a tail that hold `entries` entries and `columns` columns per
     /// head together.
@@ -423,16 +429,32 @@ impl<B: Body> Store for Segmented<B> {
         Ok(Some(parts))
     }
 
-    fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
-        let options = StoreOptions { batch: rows, ..self.options.clone() };
+    fn select_rows(&self, rows: &[usize], counts: &[usize]) -> Option<Box<dyn Store>> {
+        let options = self.options.with_batch(rows.len());
+        // Columns of a tail behind a body are tokens of every row.
+        let columns = match self.body {
+            Some(_) => self.tail.columns(),
+            None => longest(counts),
+        };
         Some(Box::new(Self {
-            body: self.body.as_ref().map(|body| body.repeated(&options)),
-            tail: self.tail.of_rows(rows),
+            body: self.body.as_ref().map(|body| body.select_rows(rows, &options)),
+            tail: self.tail.of_rows(rows, columns),
             padded: self.padded,
             unordered: self.unordered,
             has_free_slots: self.has_free_slots,
             ..Self::new(options)
         }))
+    }
+
+    fn append_rows(
+        &self,
+        more: &dyn Store,
+        counts: [&[usize]; 2],
+    ) -> Result<Option<Box<dyn Store>>> {
+        let StoreOptions { shape, ref ops, .. } = self.options;
+        let batch = (counts[0].len() + counts[1].len()) / shape.kv_heads;
+        let empty = Self::new(self.options.with_batch(batch));
+        append_entries([self, more], counts, empty, ops.as_ref())
     }
 
     fn boxed_clone(&self) -> Box<dyn Store> {

@@ -7,6 +7,7 @@ use crate::{
     device::{Rows, buffer_bytes},
     ops::{AttentionStatistics, counting},
     prefix::Parts,
+    rows::select_rows,
     stage::statistics,
     state::{StateTensor, StateVisitor, visit_statistics},
 };
@@ -77,13 +78,12 @@ impl Tokens {
         Ok(Self { layout, positions, statistics })
     }
 
-    /// Repeats its only row `rows` times.
-    pub(super) fn repeated(&self, rows: usize) -> Self {
-        Self {
-            layout: self.layout.repeated(rows),
-            positions: self.positions.clone().repeat_dim(0, rows),
-            statistics: statistics::repeated(self.statistics.clone(), rows),
-        }
+    /// Returns the tokens of these batch rows, and the places of their rows in the lists.
+    pub(super) fn select_rows(&self, rows: &[usize]) -> (Self, Tensor<1, Int>) {
+        let (layout, places) = self.layout.select_rows(rows);
+        let positions = select_rows(self.positions.clone(), rows);
+        let statistics = statistics::select_rows(self.statistics.clone(), rows);
+        (Self { layout, positions, statistics }, places)
     }
 
     /// Columns of the longest head.

@@ -5,6 +5,7 @@ use crate::{
     Result,
     device::Rows,
     prefix::{Parts, PrefixError},
+    rows::select_list,
     view::HeldQueries,
 };
 
@@ -89,10 +90,27 @@ impl QueryLog {
         Ok(Self { pieces })
     }
 
-    pub(in crate::cache) fn repeated(&self, rows: usize) -> Self {
+    /// Returns the log of these of `batch` rows.
+    pub(in crate::cache) fn select_rows(&self, batch: usize, rows: &[usize]) -> Self {
         let pieces = self.pieces.iter();
-        let repeated = pieces.map(|(piece, at)| (piece.repeated(rows), at.repeat(rows)));
-        Self { pieces: repeated.collect() }
+        let selected =
+            pieces.map(|(piece, at)| (piece.select_rows(rows), select_list(at, batch, rows)));
+        Self { pieces: selected.collect() }
+    }
+
+    /// Returns the log with the batch rows of another behind its own; there are so many `rows` in
+    /// each. A piece is padding in the rows of the other.
+    pub(in crate::cache) fn append_rows(&self, more: &Self, rows: [usize; 2]) -> Self {
+        let [own, others] = rows;
+        let padded = |(piece, at): &(Queries, Vec<i64>), before: usize, behind: usize| {
+            let columns = at.len() / (own + others - before - behind);
+            let nothing = |rows: usize| vec![-1; rows * columns];
+            let positions = [nothing(before), at.clone(), nothing(behind)].concat();
+            (piece.with_padding_rows(before, behind), positions)
+        };
+        let of_own = self.pieces.iter().map(|piece| padded(piece, 0, others));
+        let of_more = more.pieces.iter().map(|piece| padded(piece, own, 0));
+        Self { pieces: of_own.chain(of_more).collect() }
     }
 
     pub(in crate::cache) fn clear(&mut self) {

@@ -2,9 +2,11 @@ use burn::tensor::{DType, Device, Int, Tensor};
 
 use crate::{
     Result,
+    columns::right_aligned,
     device::{Rows, buffer_bytes},
     ops::{Selection, gather_positions, gather_rows},
     prefix::{Parts, PrefixError},
+    rows::{append_int_rows, append_rows, select_list, select_rows},
     state::{StateTensor, StateVisitor},
 };
 
@@ -54,11 +56,44 @@ impl Queries {
         buffer_bytes(&self.queries, rows) + buffer_bytes(&self.positions, rows)
     }
 
-    /// Repeats its only row `rows` times.
-    pub(super) fn repeated(&self, rows: usize) -> Self {
+    pub(super) fn select_rows(&self, rows: &[usize]) -> Self {
         Self {
-            queries: self.queries.clone().repeat_dim(0, rows),
-            positions: self.positions.clone().repeat_dim(0, rows),
+            queries: select_rows(self.queries.clone(), rows),
+            positions: select_rows(self.positions.clone(), rows),
+        }
+    }
+
+    /// Appends the batch rows of `more`, of as many queries.
+    fn append_rows(self, more: Self) -> Self {
+        Self {
+            queries: append_rows(self.queries, more.queries),
+            positions: append_int_rows(self.positions, more.positions),
+        }
+    }
+
+    /// Puts so many rows of padding before its batch rows, and behind them.
+    pub(super) fn with_padding_rows(&self, before: usize, behind: usize) -> Self {
+        let [_, heads, columns, channels] = self.queries.dims();
+        let (device, dtype) = (self.queries.device(), self.queries.dtype());
+        let of_rows = |rows: usize| Self {
+            queries: Tensor::zeros([rows, heads, columns, channels], (&device, dtype)),
+            positions: Tensor::full([rows, 1, columns], -1, &device),
+        };
+        let mut all = self.clone();
+        if before > 0 {
+            all = of_rows(before).append_rows(all);
+        }
+        if behind > 0 {
+            all = all.append_rows(of_rows(behind));
+        }
+        all
+    }
+
+    /// Right-aligns them in `length` columns, behind padding.
+    fn right_aligned(self, length: usize) -> Self {
+        Self {
+            queries: right_aligned(self.queries, length, 0),
+            positions: right_aligned(self.positions, length, -1),
         }
     }
 
@@ -167,14 +202,31 @@ impl QueryWindow {
         Ok(Self { size, ring: Some(ring) })
     }
 
-    /// Repeats its only row `rows` times.
-    pub(crate) fn repeated(&self, rows: usize) -> Self {
-        let repeat = |ring: &Ring| Ring {
-            slots: ring.slots.repeated(rows),
-            valid: ring.valid.repeat(rows),
+    /// Returns the window of these batch rows.
+    pub(crate) fn select_rows(&self, rows: &[usize]) -> Self {
+        let select = |ring: &Ring| Ring {
+            slots: ring.slots.select_rows(rows),
+            valid: select_list(&ring.valid, ring.valid.len(), rows),
             ..*ring
         };
-        Self { size: self.size, ring: self.ring.as_ref().map(repeat) }
+        Self { size: self.size, ring: self.ring.as_ref().map(select) }
+    }
+
+    /// Returns the window with the batch rows of another behind its own: rows with fewer queries
+    /// begin with padding.
+    pub(crate) fn append_rows(&self, more: &Self) -> Self {
+        let both = self.ring.as_ref().zip(more.ring.as_ref());
+        let joined = both.map(|(own, more)| {
+            let held = own.held.max(more.held);
+            let [of_own, of_more] =
+                [own, more].map(|ring| Queries::cat(ring.last(ring.held)).right_aligned(held));
+            let queries = of_own.append_rows(of_more);
+            let mut ring = Ring::new(self.size, &queries);
+            ring.slots.write(0, queries);
+            ring.valid = [&own.valid[..], &more.valid].concat();
+            Ring { held, next: held % self.size, ..ring }
+        });
+        Self { size: self.size, ring: joined }
     }
 
     /// See [`Replay::visit_state`](crate::state::Replay::visit_state).
@@ -196,7 +248,7 @@ impl QueryWindow {
             return;
         }
         let size = self.size;
-        let [batch, heads, arriving, head_dim] = new.queries.dims();
+        let [batch, _, arriving, _] = new.queries.dims();
         let padded = positions.contains(&-1);
         // Padding among queries that are held would push some of a row's own out.
         let (new, arriving) = if padded && self.ring.is_some() {
@@ -206,17 +258,7 @@ impl QueryWindow {
         } else {
             (new, arriving)
         };
-        let device = new.queries.device();
-        let dtype = new.queries.dtype();
-        let ring = self.ring.get_or_insert_with(|| Ring {
-            slots: Queries {
-                queries: Tensor::zeros([batch, heads, size, head_dim], (&device, dtype)),
-                positions: Tensor::full([batch, 1, size], -1, &device),
-            },
-            held: 0,
-            next: 0,
-            valid: vec![0; batch],
-        });
+        let ring = self.ring.get_or_insert_with(|| Ring::new(size, &new));
         let columns = positions.len() / batch;
         for (valid, positions) in ring.valid.iter_mut().zip(positions.chunks(columns)) {
             *valid =
@@ -238,6 +280,21 @@ impl QueryWindow {
 }
 
 impl Ring {
+    /// Creates an empty ring for `size` queries of the rows, heads and type of these.
+    fn new(size: usize, like: &Queries) -> Self {
+        let [batch, heads, _, head_dim] = like.queries.dims();
+        let (device, dtype) = (like.queries.device(), like.queries.dtype());
+        Self {
+            slots: Queries {
+                queries: Tensor::zeros([batch, heads, size, head_dim], (&device, dtype)),
+                positions: Tensor::full([batch, 1, size], -1, &device),
+            },
+            held: 0,
+            next: 0,
+            valid: vec![0; batch],
+        }
+    }
+
     /// The last `wanted` queries held, in order, in one or two pieces.
     fn last(&self, wanted: usize) -> Vec<Queries> {
         let size = self.slots.len();
@@ -321,6 +378,33 @@ mod tests {
                     assert_eq!(host(&window.with(&new, &positions)), [expected]);
                     window.push(new, &positions);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_keep_their_windows_when_they_join_and_change_places() {
+        for size in 1..6 {
+            let window = |length: i64| {
+                let mut window = QueryWindow::new(size);
+                for position in 0..length {
+                    let (new, positions) = piece(&[vec![position]]);
+                    window.push(new, &positions);
+                }
+                window
+            };
+            let mut joined = window(7).append_rows(&window(2)).select_rows(&[1, 0, 1]);
+            for seen in 0..4 {
+                let next = [2, 7, 2].map(|first: i64| first + seen);
+                let (new, positions) = piece(&next.map(|position| vec![position]));
+                let valid = next.map(|position| (position as usize + 1).min(size));
+                assert_eq!(joined.own(&[1; 3]), valid);
+                for (got, last) in host(&joined.with(&new, &positions)).into_iter().zip(next) {
+                    let first = (last + 1 - size as i64).max(0);
+                    let got: Vec<i64> = got.into_iter().filter(|&position| position >= 0).collect();
+                    assert_eq!(got, (first..=last).collect::<Vec<_>>(), "size {size}");
+                }
+                joined.push(new, &positions);
             }
         }
     }
