@@ -109,16 +109,20 @@ impl KvCache {
 
     /// Settings and counters that rows of one batch share, with the cure where they differ.
     fn common_to_rows(&self) -> Vec<(&'static str, String, &'static str)> {
-        let CacheConfig { dtype, softmax_scale, ref model, .. } = self.config;
+        let CacheConfig { softmax_scale, ref model, .. } = self.config;
         let policy = format!("`{}` ({})", self.policy.name(), fingerprint(&self.policy));
         let mut all = vec![
             ("shape", format!("{:?}", self.shape), ALIKE),
             ("policy", policy, ALIKE),
             ("model", format!("{model:?}"), ALIKE),
-            ("data type", format!("{dtype:?}"), ALIKE),
+            ("data type", format!("{:?}", self.dtype()), ALIKE),
             ("softmax scale", format!("{softmax_scale:?}"), ALIKE),
         ];
         let Some(layer) = self.layers.first() else { return all };
+        if self.policy.waits_for_second_pass() {
+            let made = if layer.second_pass { "made" } else { "still to come" };
+            all.push(("second pass", made.to_owned(), "make it in both caches first"));
+        }
         if self.policy.schedule().decode_every.is_some_and(|every| every > 1) {
             let decoded = layer.progress.decoded().to_string();
             all.push(("number of tokens decoded since a compression", decoded, IN_STEP));
@@ -158,9 +162,10 @@ impl LayerCache {
         let none = || PrefixError::Store { store: policy.store().name().to_owned() };
         let store = self.store.as_ref();
         let store = store.map(|store| store.select_rows(rows, &held).ok_or_else(none));
-        let seen = select_list(self.progress.seen(), batch, rows);
+        let of_rows = |all: &[usize]| select_list(all, batch, rows);
+        let (seen, columns) = (of_rows(self.progress.seen()), of_rows(self.progress.columns()));
         Ok(Self {
-            progress: Progress::after(seen, self.progress.decoded()),
+            progress: Progress::after(seen, columns, self.progress.decoded()),
             store: store.transpose()?,
             window: self.window.select_rows(rows),
             log: self.log.select_rows(batch, rows),
@@ -175,6 +180,9 @@ impl LayerCache {
             local_queries: self.local_queries,
             // Forgotten when the last layer of a prompt has come.
             snapshot: None,
+            second_pass: self.second_pass,
+            fixed: self.fixed,
+            mark: None,
         })
     }
 
@@ -186,9 +194,13 @@ impl LayerCache {
         let measures = self.measure.as_ref().zip(more.measure.as_ref());
         let shares = self.share.as_ref().zip(more.share.as_ref());
         let seen = [self.progress.seen(), more.progress.seen()].concat();
+        let columns = [self.progress.columns(), more.progress.columns()].concat();
+        let store = store.ok_or_else(none)?;
         Ok(Self {
-            progress: Progress::after(seen, self.progress.decoded()),
-            store: Some(store.ok_or_else(none)?),
+            progress: Progress::after(seen, columns, self.progress.decoded()),
+            // Rows were moved to begin behind padding.
+            fixed: store.columns(),
+            store: Some(store),
             window: self.window.append_rows(&more.window),
             log: self.log.append_rows(&more.log, [self.rows(), more.rows()]),
             held: [&self.held[..], &more.held].concat(),
@@ -201,6 +213,8 @@ impl LayerCache {
             growth: None,
             local_queries: self.local_queries,
             snapshot: None,
+            second_pass: self.second_pass,
+            mark: None,
         })
     }
 
