@@ -631,3 +631,135 @@ fn a_rotation_that_cannot_be_taken_back_is_said() {
     assert!(matches!(refused, Error::PositionOverflow { position: 59, max: 50 }), "{refused}");
     assert_eq!(cache.bytes_held(), 0);
 }
+
+/// Columns of each layer at these places, joined.
+fn places(layer: &Qkv, places: &[usize]) -> Qkv {
+    layer.clone().map(|x| {
+        Tensor::cat(places.iter().map(|&at| x.clone().narrow(2, at, 1)).collect::<Vec<_>>(), 2)
+    })
+}
+
+#[test]
+fn drafts_end_as_tokens_one_by_one() {
+    for backend in backends() {
+        let device = &backend.device;
+        let rope = RotaryEmbedding::new(SHAPE.head_dim, 256, 10_000.0, device).unwrap();
+        let all = layers(15, 2, 140, device);
+        for policy in policies(&backend) {
+            let what = format!("{} on {}", policy.name(), backend.name);
+            let [mut cache, mut plain] = [cache(&policy, device), cache(&policy, device)];
+            for cache in [&mut cache, &mut plain] {
+                cache.begin_prompt(Prompt::new(60).left_padding(vec![0, 15])).unwrap();
+                step(cache, &all, 0, 60, &rope);
+                step(cache, &all, 60, 1, &rope);
+            }
+            let compresses = policy.schedule().decode_every.is_some();
+            let mut next = 61;
+            // Accepted and wrong tokens of each draft.
+            for (accepted, wrong) in
+                [(2, 2), (0, 3), (1, 0), (3, 1), (1, 1), (4, 0), (0, 1), (5, 4)]
+            {
+                let tokens: Vec<usize> = (next..next + accepted).chain(110..110 + wrong).collect();
+                cache.begin_decode(tokens.len()).unwrap();
+                let mut found = Vec::new();
+                for (layer, qkv) in all.iter().enumerate() {
+                    let [q, k, v] = places(qkv, &tokens);
+                    found.push(cache.attend(layer, q, k, v, &rope).unwrap());
+                }
+                cache.truncate(next + accepted).unwrap();
+                assert_eq!(cache.columns_seen(), [next + accepted; 2], "{what}");
+                for token in 0..accepted {
+                    let expected = step(&mut plain, &all, next + token, 1, &rope);
+                    for (found, expected) in found.iter().zip(expected) {
+                        let off = farthest(found.clone().narrow(2, token, 1), expected);
+                        assert!(compresses || off < 2e-3, "{what}, token {}: {off}", next + token);
+                    }
+                }
+                next += accepted;
+                let place = format!("{what}, before token {next}");
+                assert!(compresses || state(&cache) == state(&plain), "{place}");
+                // What is due is dropped by the next token.
+                let kept = (0..SHAPE.layers).map(|layer| cache.tokens_kept(layer).unwrap());
+                let most = kept.flatten().max().unwrap();
+                assert!(most <= next, "{place}: {most}");
+            }
+            for cache in [&mut cache, &mut plain] {
+                step(cache, &all, next, 1, &rope);
+            }
+            let counts = [&cache, &plain].map(|cache| {
+                let all = (0..SHAPE.layers).map(|layer| cache.kept_by_head(layer).unwrap());
+                all.map(|rows| rows.into_iter().flatten().sum::<usize>()).collect::<Vec<_>>()
+            });
+            let clusters = policy.reducer().makes_clusters();
+            assert!(clusters || counts[0] == counts[1], "{what}: {counts:?}");
+            // A second prompt is compressed by what both have observed.
+            for cache in [&mut cache, &mut plain] {
+                cache.begin_prompt(Prompt::new(30)).unwrap();
+                step(cache, &all, next + 1, 30, &rope);
+            }
+            assert!(compresses || state(&cache) == state(&plain), "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_back_is_refused() {
+    let device = host();
+    let all = layers(16, 1, 90, &device);
+    let begin = |policy: &Policy, prompt: usize| {
+        let mut cache = cache(policy, &device);
+        step(&mut cache, &all, 0, prompt, &NoPositionEncoding);
+        cache
+    };
+    let least = |error: Error| match error {
+        Error::TruncateTooFar { least, .. } => least,
+        error => panic!("{error}"),
+    };
+    // Everything goes back under `full`, but for the first token.
+    let mut full = begin(&Policy::full(), 50);
+    step(&mut full, &all, 50, 1, &NoPositionEncoding);
+    full.truncate(51).unwrap();
+    full.truncate(20).unwrap();
+    assert_eq!(full.tokens_seen(), [20]);
+    full.truncate(1).unwrap();
+    for (columns, must_be) in [(0, "at least 1"), (2, "at most the 1 columns seen")] {
+        let error = full.truncate(columns).unwrap_err();
+        assert!(matches!(&error, Error::InvalidParameter { .. }), "{error}");
+        assert!(error.to_string().contains(must_be), "{error}");
+    }
+    // A compressed prompt stays.
+    let mut snapkv = begin(&Policy::snapkv(Budget::Tokens(BUDGET)), 50);
+    for token in 50..53 {
+        step(&mut snapkv, &all, token, 1, &NoPositionEncoding);
+    }
+    let before = state(&snapkv);
+    assert_eq!(least(snapkv.truncate(49).unwrap_err()), 50);
+    assert_eq!(state(&snapkv), before);
+    snapkv.truncate(50).unwrap();
+    assert_eq!(snapkv.tokens_kept(0).unwrap(), [BUDGET]);
+    // Packed pages stay, and so do tokens that were weighed.
+    let mut fp8 = begin(&Policy::fp8(), 70);
+    step(&mut fp8, &all, 70, 1, &NoPositionEncoding);
+    assert!(least(fp8.truncate(1).unwrap_err()) > 1);
+    let mut h2o = begin(&Policy::h2o(Budget::Tokens(BUDGET)), 50);
+    step(&mut h2o, &all, 50, 1, &NoPositionEncoding);
+    assert_eq!(least(h2o.truncate(50).unwrap_err()), 51);
+
+    let mut cache = cache(&Policy::full(), &device);
+    let error = cache.begin_decode(3).unwrap_err();
+    assert!(matches!(error, Error::NothingHeld { layer: 0 }), "{error}");
+    step(&mut cache, &all, 0, 10, &NoPositionEncoding);
+    assert!(matches!(cache.begin_decode(0), Err(Error::InvalidParameter { .. })));
+    cache.begin_decode(3).unwrap();
+    let [q, k, v] = columns(&all[0], 10, 2);
+    let error = cache.attend(0, q, k, v, &NoPositionEncoding).unwrap_err();
+    assert!(matches!(error, Error::DraftColumns { layer: 0, declared: 3, new: 2 }), "{error}");
+    // A prompt that is declared instead takes its place.
+    cache.begin_prompt(Prompt::new(2)).unwrap();
+    step(&mut cache, &all, 10, 2, &NoPositionEncoding);
+    let error = h2o.begin_decode(2).and_then(|()| {
+        let [q, k, v] = columns(&all[0], 51, 2);
+        h2o.update_with(0, q, k, v, &NoPositionEncoding).map(drop)
+    });
+    assert!(matches!(error, Err(Error::DraftRefused { .. })), "{error:?}");
+}

@@ -111,8 +111,9 @@ impl KvCache {
         for token in 0..new.queries.dims()[2] {
             let cache = &mut self.layers[layer];
             let due = cache.progress.decoded();
-            cache.progress.begin_draft(Draft { columns: 1, goes_on: token > 0 });
+            cache.progress.withdraw();
             before.extend(cache.earlier()?);
+            cache.progress.begin_draft(Draft { columns: 1, goes_on: token > 0 });
             answers.push(self.call_once(layer, new.token(token), encoding, None)?);
             let cache = &self.layers[layer];
             let compressed = token == 0 && due > 0 && cache.progress.decoded() == 1;

@@ -55,7 +55,8 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`].
     pub fn tokens_packed(&self, layer: usize) -> Result<Option<Vec<usize>>> {
-        let counts = self.layer(layer)?.store.as_ref().and_then(|store| store.packed_counts());
+        let counts =
+            self.layer_cache(layer)?.store.as_ref().and_then(|store| store.packed_counts());
         let most = |heads: &[usize]| heads.iter().copied().max().unwrap_or(0);
         Ok(counts.map(|counts| counts.chunks(self.shape.kv_heads).map(most).collect()))
     }

@@ -116,9 +116,9 @@ impl Progress {
         self.prompt.is_some()
     }
 
-    /// Forgets the declared prompt.
+    /// Forgets what the next call was declared to be.
     pub(crate) fn withdraw(&mut self) {
-        self.prompt = None;
+        (self.prompt, self.draft) = (None, None);
     }
 
     /// Columns of a prompt that has arrived in part, as (arrived, declared).

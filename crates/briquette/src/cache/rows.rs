@@ -9,6 +9,7 @@ use crate::{
     Error, Policy, Result, check,
     prefix::{PrefixError, fingerprint},
     rows::{append_rows, select_list, select_rows},
+    store::Store,
     view::Measure,
 };
 
@@ -162,11 +163,15 @@ impl LayerCache {
         let none = || PrefixError::Store { store: policy.store().name().to_owned() };
         let store = self.store.as_ref();
         let store = store.map(|store| store.select_rows(rows, &held).ok_or_else(none));
+        let store = store.transpose()?;
+        let columns = |store: &Option<Box<dyn Store>>| store.as_ref().map_or(0, |it| it.columns());
+        // Columns before the longest row that is left are gone.
+        let gone = columns(&self.store).saturating_sub(columns(&store));
         let of_rows = |all: &[usize]| select_list(all, batch, rows);
         let (seen, columns) = (of_rows(self.progress.seen()), of_rows(self.progress.columns()));
         Ok(Self {
             progress: Progress::after(seen, columns, self.progress.decoded()),
-            store: store.transpose()?,
+            store,
             window: self.window.select_rows(rows),
             log: self.log.select_rows(batch, rows),
             measure: self.measure.as_ref().map(|Measure { of_rows, seen }| Measure {
@@ -181,7 +186,7 @@ impl LayerCache {
             // Forgotten when the last layer of a prompt has come.
             snapshot: None,
             second_pass: self.second_pass,
-            fixed: self.fixed,
+            fixed: self.fixed.saturating_sub(gone),
             mark: None,
         })
     }

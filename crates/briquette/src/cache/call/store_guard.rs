@@ -22,7 +22,7 @@ pub(in crate::cache) struct StoreGuard {
     /// The store before its entries were laid out by position.
     unordered: Option<Box<dyn Store>>,
     /// Columns that the store held before the call.
-    columns: usize,
+    pub(in crate::cache) columns: usize,
     /// Whether the store was made for this call.
     new: bool,
 }
