@@ -59,6 +59,7 @@ pub mod files;
 mod head_patterns;
 #[doc(hidden)]
 pub mod nearest;
+pub mod nn;
 pub mod ops;
 #[doc(hidden)]
 pub mod parse;
