@@ -1,5 +1,6 @@
 //! A small decoder of the usual kind: the part that does not know the cache.
 
+use briquette::CacheShape;
 use burn::{
     module::Module,
     nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig},
@@ -11,6 +12,8 @@ pub(crate) const HEADS: usize = 8;
 pub(crate) const KV_HEADS: usize = 2;
 pub(crate) const HEAD_DIM: usize = 32;
 pub(crate) const VOCABULARY: usize = 256;
+pub(crate) const SHAPE: CacheShape =
+    CacheShape { layers: LAYERS, query_heads: HEADS, kv_heads: KV_HEADS, head_dim: HEAD_DIM };
 const D_MODEL: usize = HEADS * HEAD_DIM;
 
 #[derive(Module, Debug)]
