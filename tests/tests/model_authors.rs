@@ -530,7 +530,7 @@ fn rotated(
     positions: impl Fn(usize) -> std::ops::Range<i64>,
 ) -> Qkv {
     let [rows, _, tokens, _] = qkv[0].dims();
-    let positions: Vec<i64> = (0..rows).flat_map(|row| positions(row)).collect();
+    let positions: Vec<i64> = (0..rows).flat_map(positions).collect();
     let positions = TensorData::new(positions, [rows, 1, tokens]);
     let positions = Tensor::<3, Int>::from_data(positions, &qkv[0].device());
     // Where padding stands does not matter.

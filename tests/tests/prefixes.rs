@@ -260,8 +260,11 @@ fn close(alone: &[f32], together: &[f32], row: usize, what: &str) {
     }
 }
 
-/// What has been seen, and the positions that are kept, `[layer][row][head][entry]`.
-fn kept(cache: &KvCache) -> (Vec<usize>, Vec<Vec<Vec<Vec<usize>>>>) {
+/// Positions that a layer keeps, `[row][head][entry]`.
+type Kept = Vec<Vec<Vec<usize>>>;
+
+/// What has been seen, and the positions that each layer keeps.
+fn kept(cache: &KvCache) -> (Vec<usize>, Vec<Kept>) {
     let layers = (0..SHAPE.layers).map(|layer| cache.kept_positions(layer).unwrap());
     (cache.tokens_seen(), layers.collect())
 }
@@ -607,11 +610,11 @@ fn damaged_files_are_refused() {
     let error = read(b"not at all what is expected").unwrap_err();
     assert!(matches!(error, Error::Prefix(PrefixError::Container { .. })), "{error}");
     let text = String::from_utf8_lossy(&whole[8..header])
-        .replace("\"briquette-prefix\":\"2\"", "\"briquette-prefix\":\"3\"");
+        .replace("\"briquette-prefix\":\"3\"", "\"briquette-prefix\":\"4\"");
     let newer = [&whole[..8], text.as_bytes(), &whole[header..]].concat();
     let error = read(&newer).unwrap_err();
     assert!(
-        matches!(&error, Error::Prefix(PrefixError::Version { found, .. }) if found == "3"),
+        matches!(&error, Error::Prefix(PrefixError::Version { found, .. }) if found == "4"),
         "{error}"
     );
 

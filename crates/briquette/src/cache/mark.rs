@@ -16,7 +16,7 @@ pub(super) struct Earlier {
 pub(super) enum Mark {
     /// Before a prompt behind other tokens; whether the entries from before it are still what they
     /// were.
-    Prompt { before: Earlier, is_reversible: bool },
+    Prompt { before: Box<Earlier>, is_reversible: bool },
     /// Before each token of a draft.
     Draft { before: Vec<Earlier> },
 }
@@ -88,7 +88,7 @@ impl LayerCache {
 
     /// Remembers the layer before a prompt.
     pub(super) fn mark_prompt(&mut self) -> Result<()> {
-        let before = self.earlier()?;
+        let before = self.earlier()?.map(Box::new);
         let mark = before.map(|before| Mark::Prompt { before, is_reversible: true });
         self.mark = mark.map(Box::new);
         Ok(())
