@@ -654,6 +654,8 @@ fn drafts_end_as_tokens_one_by_one() {
                 step(cache, &all, 60, 1, &rope);
             }
             let compresses = policy.schedule().decode_every.is_some();
+            // Pages are packed behind a draft, not within it.
+            let tolerance = if policy.store().repacks_entries() { 0.1 } else { 2e-3 };
             let mut next = 61;
             // Accepted and wrong tokens of each draft.
             for (accepted, wrong) in
@@ -672,7 +674,11 @@ fn drafts_end_as_tokens_one_by_one() {
                     let expected = step(&mut plain, &all, next + token, 1, &rope);
                     for (found, expected) in found.iter().zip(expected) {
                         let off = farthest(found.clone().narrow(2, token, 1), expected);
-                        assert!(compresses || off < 2e-3, "{what}, token {}: {off}", next + token);
+                        assert!(
+                            compresses || off < tolerance,
+                            "{what}, token {}: {off}",
+                            next + token
+                        );
                     }
                 }
                 next += accepted;

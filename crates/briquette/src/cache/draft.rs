@@ -6,7 +6,7 @@ use super::{
     mark::{Earlier, Mark},
     progress::Draft,
 };
-use crate::{Error, Result, check, position::PositionEncoding};
+use crate::{Error, Result, check, position::PositionEncoding, store::Store};
 
 impl KvCache {
     /// Declares that the next call of each layer brings `columns` tokens per row that count as
@@ -58,7 +58,21 @@ impl KvCache {
             }
         }
         let draft = Draft { columns, goes_on: false };
-        self.layers.iter_mut().for_each(|layer| layer.progress.begin_draft(draft));
+        for (number, layer) in self.layers.iter_mut().enumerate() {
+            // The tokens of the draft before are accepted.
+            let mut store = layer.store.clone();
+            let packed = |store: &Option<Box<dyn Store>>| {
+                store.as_ref().map_or(0, |store| store.packed_columns())
+            };
+            store.iter_mut().for_each(|store| store.settle());
+            if packed(&store) != packed(&layer.store) {
+                if let Some(rollback) = self.active_transaction.rollback() {
+                    rollback.remember(number, || layer.clone());
+                }
+                layer.store = store;
+            }
+            layer.progress.begin_draft(draft);
+        }
         Ok(())
     }
 

@@ -341,7 +341,10 @@ impl LayerCache {
                 let last = self.window.with(&queries, &span.positions);
                 store.observe_queries(last.mean_squares(asked, context.shape.kv_heads), &arrived);
             }
-            store.settle();
+            // Tokens of a draft settle when they are accepted.
+            if !matches!(span.phase, Phase::Draft { .. }) {
+                store.settle();
+            }
         }
         self.store = Some(store);
         self.local_queries = update.local_queries;
