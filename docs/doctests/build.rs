@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "/// Every page that is compiled, from `docs/src`.\npub const PAGES: &[&str] = &{pages:?};\n"
     );
     for page in pages {
-        let module = page.trim_end_matches(".md").replace(['/', '-'], "_");
+        let module = page.trim_end_matches(".md").replace(['/', '-', '.'], "_");
         let path = source.join(page);
         writeln!(modules, "#[doc = include_str!({path:?})]\npub mod {module} {{}}")?;
     }
