@@ -67,12 +67,12 @@ fn links_and_includes_lead_somewhere() {
     }
 }
 
-/// `folder/file.rs::name` between backticks, of the chapter on reliability: the file has a test of
-/// this name.
+/// `folder/file.rs::name` between backticks, of the chapters on reliability and on what goes with
+/// what: the file has a test of this name.
 #[test]
 fn tests_that_are_named_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = read("reliability.md");
+    let page = ["reliability.md", "what-goes-with-what.md"].map(read).concat();
     let mut found = 0;
     for (file, name) in page.split('`').filter_map(|code| code.split_once(".rs::")) {
         let folder = if file.contains('/') { "" } else { "crates/briquette-cli/tests/" };
