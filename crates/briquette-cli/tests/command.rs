@@ -87,6 +87,28 @@ fn generate_holds_its_budget() {
     assert!(cache["held_of_full"].as_f64().unwrap() < 0.125, "{cache}");
 }
 
+#[test]
+fn generate_drafts_what_the_text_repeats() {
+    let (dir, [path]) = folder(["report.json"]);
+    let prose = file(dir.path(), "text.txt", "A fox lives in the wood. ".repeat(30));
+    let args = ["generate", "--file", text(&prose), "--max-new-tokens", "24"];
+    let plain = json(args);
+    let (shown, said) = outputs([&args[..], &["--lookup", "5", "--json", text(&path)]].concat());
+    let report = read_json(&path);
+    assert_eq!(report["text"], plain["text"]);
+    assert_eq!(shown, format!("{}\n", report["text"].as_str().unwrap()));
+    assert_eq!(report["cache"]["tokens_seen"], plain["cache"]["tokens_seen"]);
+    let number = |value: &Value| value.as_u64().unwrap();
+    let [drafted, accepted] = ["drafted", "accepted"].map(|key| number(&report["lookup"][key]));
+    let (calls, tokens) = (number(&report["steps"]), number(&report["decode"]["tokens"]));
+    assert!(accepted > 0 && accepted <= drafted && calls + accepted == tokens, "{report}");
+    let line = format!(
+        "lookup   {calls} calls for {tokens} tokens: {accepted} of {drafted} drafted were right\n"
+    );
+    assert_says(&said, &[&line]);
+    assert!(plain["lookup"].is_null(), "{plain}");
+}
+
 /// A text below the residual stays in full precision, which is said.
 #[test]
 fn generate_says_what_is_quantized() {
@@ -188,7 +210,7 @@ fn failures_exit_with_1_and_say_why() {
     let silent_out = dir.path().join("out.prefix");
     let (silent, silent_out) = (text(&silent), text(&silent_out));
     let prompt = ["generate", "--prompt", "x"];
-    let cases: [(&[&str], &[&str], &str); 23] = [
+    let cases: [(&[&str], &[&str], &str); 24] = [
         (&prompt, &["--policy", "nosuch"], "policy `nosuch`: there is no such method; `briquette"),
         (&prompt, &["--policy", "SnapKV"], "policy `SnapKV`: did you mean `snapkv`? there is no"),
         (&prompt, &["--policy", "full", "--budget", "25%"], "takes no budget, and 25% is given"),
@@ -214,6 +236,11 @@ fn failures_exit_with_1_and_say_why() {
         (&["compress", "--prompt", "", "--out", silent_out], &[], "error: --prompt is empty"),
         (&prompt, &["--chat", "--template", silent], "the chat template wrote no text for this"),
         (&prompt, &["--temperature", "-1"], "temperature"),
+        (
+            &prompt,
+            &["--lookup", "5", "--temperature", "0.7"],
+            "lookup is 5 at a temperature of 0.7, but must be 0 where tokens are drawn",
+        ),
         (&["generate", "--file", "no.txt"], &[], "no.txt"),
         (&["needle"], &["--haystack", empty], "hold no text"),
         (&["needle"], &["--lengths", "8192"], "4096"),
@@ -260,6 +287,7 @@ fn more_samples_than_can_be_made_are_refused() {
         "perplexity --windows 18446744073709551615",
         "fidelity --tokens 18446744073709551615",
         "generate --prompt It --chunk 18446744073709551615 --max-new-tokens 1",
+        "generate --prompt It --lookup 18446744073709551615 --max-new-tokens 3",
         "generate --prompt It --budget 1e9GiB --max-new-tokens 1",
         "generate --prompt It --policy ems:gamma=1e18 --max-new-tokens 1",
         "generate --prompt It --policy d2o:sinks=9223372036854775807 --max-new-tokens 1",

@@ -388,7 +388,7 @@ impl Model {
     }
 
     /// `[batch, tokens, hidden_size]` -> `[batch, tokens, vocab_size]`
-    fn head(&self, hidden: Tensor<3>) -> Result<Tensor<3>> {
+    pub(crate) fn head(&self, hidden: Tensor<3>) -> Result<Tensor<3>> {
         let logits = self.uncapped(hidden)?;
         Ok(match self.config.final_logit_softcapping {
             Some(cap) => (logits / cap).tanh() * cap,

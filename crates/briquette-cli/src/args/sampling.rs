@@ -25,6 +25,12 @@ pub(crate) struct SamplingArgs {
     /// Seed of the draws
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    /// Draft up to N tokens per call where the text repeats itself; 0 drafts none
+    ///
+    /// What followed the last two tokens before is checked in one call. An answer that repeats
+    /// its prompt takes fewer calls, and is the same. Needs temperature 0.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    lookup: usize,
     /// Launch every decode step anew instead of replaying a recorded one
     #[arg(long)]
     no_graph: bool,
@@ -49,6 +55,7 @@ impl SamplingArgs {
             stop,
             instruction,
             record: !self.no_graph,
+            lookup: self.lookup,
         }
     }
 }

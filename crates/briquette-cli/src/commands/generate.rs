@@ -125,8 +125,18 @@ struct Report {
     steps_replayed: usize,
     /// The reason why steps were launched that might have been replayed.
     fallback_reason: Option<String>,
+    /// `None` without `--lookup`.
+    lookup: Option<Lookup>,
     cache: CacheReport,
     memory: Memory,
+}
+
+/// Tokens that were looked up in the text.
+#[derive(Serialize)]
+struct Lookup {
+    drafted: usize,
+    /// Those of them that were right.
+    accepted: usize,
 }
 
 /// Bytes that model and cache took together, where the device or the system tells.
@@ -314,6 +324,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         steps,
         steps_replayed: replayed,
         fallback_reason: timing.fallback_reason.clone(),
+        lookup: (options.lookup > 0)
+            .then_some(Lookup { drafted: timing.drafted, accepted: timing.accepted }),
         cache: CacheReport {
             tokens_seen: cache.tokens_seen().first().copied().unwrap_or(0),
             tokens_kept: layers
@@ -378,8 +390,15 @@ impl Report {
                 why.unwrap_or_default()
             ),
         };
+        let lookup = self.lookup.as_ref().map_or_else(String::new, |lookup| {
+            let Lookup { drafted, accepted } = lookup;
+            let (calls, tokens) = (self.steps, self.decode.tokens);
+            format!(
+                "lookup   {calls} calls for {tokens} tokens: {accepted} of {drafted} drafted were right\n"
+            )
+        });
         format!(
-            "--------\npolicy   {}, budget {}\n{}{}{recorded}cache    {} for {most} of {tokens_seen} tokens: {:.0} % of the {} of a full cache; {} of room for tokens to come\n{packed}{}",
+            "--------\npolicy   {}, budget {}\n{}{}{recorded}{lookup}cache    {} for {most} of {tokens_seen} tokens: {:.0} % of the {} of a full cache; {} of room for tokens to come\n{packed}{}",
             self.policy,
             self.budget,
             speed("prefill", &self.prefill),

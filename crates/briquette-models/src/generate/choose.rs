@@ -6,11 +6,11 @@ use briquette_ops::{all_finite, most_likely};
 
 use crate::{Error, GenerateOptions, Result, generate::sample::Sampler};
 
-/// Chooses tokens by logits: the most likely ones on the device, of which a number a row is read,
-/// others on the host.
+/// Chooses tokens by logits: the most likely ones on the device, of which one number per row is
+/// read, others on the host.
 #[derive(Clone, Debug)]
 pub(crate) struct Chooser {
-    /// One a row.
+    /// One per row.
     samplers: Vec<Sampler>,
     vocab_size: usize,
     is_greedy: bool,
@@ -27,10 +27,22 @@ impl Chooser {
         vocab_size: usize,
     ) -> Result<Self> {
         let sampler = |(row, prompt): (u64, &P)| Sampler::new(options, prompt.as_ref(), row);
+        let samplers = (0..).zip(prompts).map(sampler).collect::<Result<Vec<_>>>()?;
+        let GenerateOptions { lookup, temperature, .. } = *options;
+        let refuse =
+            |found, must_be| Err(Error::InvalidOption { option: "lookup", found, must_be });
+        if lookup > 0 && prompts.len() > 1 {
+            let found = format!("{lookup} for {} prompts", prompts.len());
+            return refuse(found, "0 for more than one: generate them one by one, or set it to 0");
+        }
+        if lookup > 0 && temperature > 0.0 {
+            let found = format!("{lookup} at a temperature of {temperature}");
+            return refuse(found, "0 where tokens are drawn: set one of the two to 0");
+        }
         Ok(Self {
-            samplers: (0..).zip(prompts).map(sampler).collect::<Result<Vec<_>>>()?,
+            samplers,
             vocab_size,
-            is_greedy: options.temperature == 0.0 && options.repetition_penalty == 1.0,
+            is_greedy: temperature == 0.0 && options.repetition_penalty == 1.0,
         })
     }
 
@@ -45,15 +57,9 @@ impl Chooser {
         rests: impl Fn(usize) -> bool,
     ) -> Result<Vec<u32>> {
         if self.is_greedy {
-            // What is not finite may be wrong or not: the host looks at it.
-            let known = all_finite(logits.clone());
-            let chosen = most_likely(logits.clone()).mask_fill(known.bool_not(), -1);
-            let chosen = chosen.try_into_vec_as::<i64>()?;
-            let token = |(row, token): (usize, &i64)| match u32::try_from(*token) {
-                Err(_) if rests(row) => Some(0),
-                token => token.ok(),
-            };
-            if let Some(tokens) = chosen.iter().enumerate().map(token).collect() {
+            let chosen = best_of_finite(logits.clone())?.into_iter().enumerate();
+            let token = |(row, token): (usize, Option<u32>)| token.or(rests(row).then_some(0));
+            if let Some(tokens) = chosen.map(token).collect() {
                 return Ok(tokens);
             }
         }
@@ -65,4 +71,38 @@ impl Chooser {
         };
         rows.enumerate().map(token).collect()
     }
+
+    /// The tokens of the first row behind its last one and each of a `draft`, up to the first that
+    /// is not the next of the draft, for logits `[1 + draft, vocab_size]`.
+    ///
+    /// # Errors
+    /// As [`choose`](Self::choose), for the first token. Before a later one the tokens end.
+    pub(crate) fn choose_behind(&mut self, logits: Tensor<2>, draft: &[u32]) -> Result<Vec<u32>> {
+        if self.is_greedy
+            && let Some(mut chosen) =
+                best_of_finite(logits.clone())?.into_iter().collect::<Option<Vec<u32>>>()
+        {
+            let right = chosen.iter().zip(draft).take_while(|(token, next)| token == next).count();
+            chosen.truncate(right + 1);
+            return Ok(chosen);
+        }
+        let host = logits.try_into_vec_as::<f32>()?;
+        let mut chosen = Vec::new();
+        for logits in host.chunks_exact(self.vocab_size) {
+            let token = self.samplers.first_mut().and_then(|sampler| sampler.choose(logits));
+            chosen.extend(token);
+            if token.is_none() || token.as_ref() != draft.get(chosen.len() - 1) {
+                break;
+            }
+        }
+        if chosen.is_empty() { Err(Error::NotFinite { row: 0 }) } else { Ok(chosen) }
+    }
+}
+
+/// The most likely token of each row, for logits `[rows, vocab_size]`. `None` where some are not
+/// finite, which may be wrong or not: the host looks at them.
+fn best_of_finite(logits: Tensor<2>) -> Result<Vec<Option<u32>>> {
+    let known = all_finite(logits.clone());
+    let best = most_likely(logits).mask_fill(known.bool_not(), -1).try_into_vec_as::<i64>()?;
+    Ok(best.into_iter().map(|token| u32::try_from(token).ok()).collect())
 }

@@ -10,6 +10,7 @@ use crate::{
     GenerateOptions, Model, Result,
     generate::{
         choose::Chooser,
+        lookup,
         prefill::{columns, prefill},
         reconstruct::reconstruct,
         steps::Steps,
@@ -29,6 +30,26 @@ pub struct Generation {
     pub unseen: Option<u32>,
 }
 
+impl Generation {
+    /// Takes the token that was chosen next. Breaks at a stop token, and where `on_token` does.
+    fn take(
+        &mut self,
+        token: u32,
+        stop: &[u32],
+        on_token: impl FnOnce(u32) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.unseen = None;
+        let mut flow = ControlFlow::Break(());
+        if !stop.contains(&token) {
+            self.tokens.push(token);
+            self.unseen = Some(token);
+            flow = on_token(token);
+        }
+        self.stopped = flow.is_break();
+        flow
+    }
+}
+
 /// Durations of prefill and decoding, with the device synchronised before each reading of the
 /// clock.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,6 +66,10 @@ pub struct Timing {
     pub steps: usize,
     /// Of these the steps that were replayed from a recording.
     pub replayed: usize,
+    /// Tokens that steps were given as [drafts](GenerateOptions::lookup).
+    pub drafted: usize,
+    /// Of these the tokens that were right, each of which spared a step.
+    pub accepted: usize,
     /// The reason why steps were launched that might have been replayed; `None` if there is none.
     pub fallback_reason: Option<String>,
 }
@@ -104,8 +129,9 @@ pub fn generate_until(
 /// stop token rests until all have. `on_token` receives the row and the token.
 ///
 /// # Errors
-/// [`Error::InvalidOption`](crate::Error::InvalidOption), and as [`prefill`]. After an error the
-/// cache may hold a part of the prompts: reset it.
+/// [`Error::InvalidOption`](crate::Error::InvalidOption), and as [`prefill`];
+/// [`briquette::Error::DraftRefused`] with [`lookup`](GenerateOptions::lookup), before the first
+/// token. After an error the cache may hold a part of the prompts: reset it.
 pub fn generate_batch<P: AsRef<[u32]>>(
     model: &Model,
     prompts: &[P],
@@ -174,8 +200,23 @@ fn decode<P: AsRef<[u32]>>(
     let prefilled = Instant::now();
     let mut rows =
         vec![Generation { tokens: Vec::new(), stopped: false, unseen: None }; prompts.len()];
-    let mut decoded_tokens = 0;
-    let mut calls = 0;
+    let mut timing = Timing {
+        prompt_tokens: prompts.iter().map(|prompt| prompt.as_ref().len()).sum(),
+        prefill: prefilled - start,
+        ..Timing::default()
+    };
+    if let (1.., [prompt], [row]) = (options.lookup, prompts, &mut rows[..]) {
+        let hear = |token| row.take(token, &options.stop, |token| on_token(0, token));
+        let start = (prompt.as_ref(), logits);
+        let found = lookup::decode(model, start, cache, options, chooser, hear)?;
+        device.sync()?;
+        timing.decode = prefilled.elapsed();
+        (timing.steps, timing.drafted, timing.accepted) =
+            (found.calls, found.drafted, found.accepted);
+        // A call gives one token, and those of its draft that are right.
+        timing.decoded_tokens = found.calls + found.accepted;
+        return Ok((rows, timing));
+    }
     let mut steps = Steps::new(model, cache, rows.len(), options);
     for step in 0..options.max_new_tokens {
         let chosen = chooser.choose(logits, |row| rows[row].stopped)?;
@@ -186,32 +227,20 @@ fn decode<P: AsRef<[u32]>>(
             if rows[row].stopped {
                 continue;
             }
-            decoded_tokens += usize::from(step > 0);
-            if options.stop.contains(&token) {
-                rows[row].stopped = true;
-            } else {
-                rows[row].tokens.push(token);
-                rows[row].unseen = Some(token);
-                next[row] = token;
-                rows[row].stopped = on_token(row, token).is_break();
-            }
+            timing.decoded_tokens += usize::from(step > 0);
+            let _ = rows[row].take(token, &options.stop, |token| on_token(row, token));
+            next[row] = rows[row].unseen.unwrap_or(0);
         }
         if step + 1 == options.max_new_tokens || rows.iter().all(|row| row.stopped) {
             break;
         }
         let shape = [rows.len(), 1];
         logits = steps.next(columns(next, shape, model))?;
-        calls += 1;
+        timing.steps += 1;
     }
     device.sync()?;
-    let timing = Timing {
-        prompt_tokens: prompts.iter().map(|prompt| prompt.as_ref().len()).sum(),
-        prefill: prefilled - start,
-        decoded_tokens,
-        decode: prefilled.elapsed(),
-        steps: calls,
-        replayed: steps.replayed(),
-        fallback_reason: steps.fallback_reason(),
-    };
+    timing.decode = prefilled.elapsed();
+    timing.replayed = steps.replayed();
+    timing.fallback_reason = steps.fallback_reason();
     Ok((rows, timing))
 }

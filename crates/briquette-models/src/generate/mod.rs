@@ -2,6 +2,7 @@
 
 mod choose;
 pub(crate) mod generation;
+mod lookup;
 pub(crate) mod options;
 pub(crate) mod prefill;
 pub(crate) mod reconstruct;

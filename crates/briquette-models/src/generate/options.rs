@@ -30,12 +30,22 @@ pub struct GenerateOptions {
     /// the order of sums under policies that do not compress in decoding. While a step is recorded
     /// the cache takes twice its memory.
     pub record: bool,
+    /// Prompt lookup: the most tokens that are drafted per call of the model, which checks them all
+    /// at once; 0 drafts none. A draft is what followed the last two tokens, or else the last one,
+    /// at their first place in the prompt and the text so far. A text that a cache held before is
+    /// not looked up.
+    ///
+    /// Under a policy that compresses prompts alone the tokens are those without drafts, up to the
+    /// rounding of a call of several tokens. They may differ where decoded tokens are compressed or
+    /// packed. Drafts are for one prompt at temperature 0, and no step is recorded. A
+    /// [`TokenStream`](crate::TokenStream) drafts nothing.
+    pub lookup: usize,
     /// Tokens that end a row, usually `eos_token_ids` of the configuration.
     pub stop: Vec<u32>,
 }
 
 impl Default for GenerateOptions {
-    /// 256 tokens at most, prompt whole, greedy, steps recorded, no stop token.
+    /// 256 tokens at most, prompt whole, greedy, steps recorded, no drafts, no stop token.
     fn default() -> Self {
         Self {
             max_new_tokens: 256,
@@ -48,6 +58,7 @@ impl Default for GenerateOptions {
             seed: 0,
             instruction: Instruction::default(),
             record: true,
+            lookup: 0,
             stop: Vec::new(),
         }
     }
