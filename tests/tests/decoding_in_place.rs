@@ -462,10 +462,9 @@ fn a_step_that_fails_changes_nothing() {
             let [q, k, v] = pair.qkv(1);
             let Pair { in_place, encoding, .. } = &mut pair;
             let failed = in_place.transaction(|cache| -> Result<()> {
-                for _ in 0..3 {
-                    cache.attend(0, q.clone(), k.clone(), v.clone(), encoding)?;
+                for layer in (0..3).flat_map(|_| 0..SHAPE.layers).chain([0]) {
+                    cache.attend(layer, q.clone(), k.clone(), v.clone(), encoding)?;
                 }
-                cache.attend(1, q.clone(), k.clone(), v.clone(), encoding)?;
                 cache.attend(9, q.clone(), k.clone(), v.clone(), encoding).map(drop)
             });
             assert!(matches!(failed, Err(Error::LayerOutOfRange { .. })), "{failed:?}");

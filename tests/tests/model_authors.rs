@@ -1,5 +1,5 @@
-//! Calls that a model author makes beside `attend`: entries for the model's own attention, layers as
-//! objects, reads, and prompts that are taken back. On every device of the build.
+//! Calls that a model author makes beside `attend`: entries for the model's own attention, layers
+//! as objects, reads, and prompts that are taken back. On every device of the build.
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, SparsePrefill, VisibleEntries,

@@ -3,7 +3,7 @@
 use super::{
     KvCache,
     call::{answer::Answer, input::Projections},
-    mark::{Earlier, Mark},
+    layer::{Earlier, Mark},
     progress::Draft,
 };
 use crate::{Error, Result, check, position::PositionEncoding, store::Store};
@@ -126,7 +126,7 @@ impl KvCache {
             let cache = &mut self.layers[layer];
             let due = cache.progress.decoded();
             cache.progress.withdraw();
-            before.extend(cache.earlier()?);
+            before.extend(cache.earlier());
             cache.progress.begin_draft(Draft { columns: 1, goes_on: token > 0 });
             answers.push(self.call_once(layer, new.token(token), encoding, None)?);
             let cache = &self.layers[layer];

@@ -133,8 +133,8 @@ impl KvCache {
                 return Err(Error::PromptUnfinished { layer, arrived, declared });
             }
         }
-        self.layers.iter_mut().try_for_each(LayerCache::mark_prompt)?;
         for layer in &mut self.layers {
+            layer.mark_prompt();
             layer.progress.begin(prompt.clone());
         }
         Ok(())

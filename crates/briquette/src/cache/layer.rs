@@ -20,14 +20,13 @@ use super::{
     },
     context::Context,
     growth::Growth,
-    mark::Mark,
     progress::{Phase, Progress},
     queries::{log::QueryLog, window::QueryWindow},
 };
 use crate::{
     Error, LayerView, Result,
     device::{Rows, buffer_bytes},
-    ops::Entries,
+    ops::{AttentionStatistics, Entries},
     reduce::Reduced,
     stage::AttentionRequest,
     store::Store,
@@ -62,6 +61,24 @@ pub(super) struct LayerCache {
     pub(super) fixed: usize,
     /// The layer as it was before the prompt or the draft that came last, without its entries.
     pub(super) mark: Option<Box<Mark>>,
+}
+
+/// A layer at an earlier time, without its entries: later ones lie behind those of that time, and
+/// are cut off.
+#[derive(Clone, Debug)]
+pub(super) struct Earlier {
+    pub(super) layer: LayerCache,
+    pub(super) statistics: AttentionStatistics,
+}
+
+/// The layer as it was before the calls that may be taken back.
+#[derive(Clone, Debug)]
+pub(super) enum Mark {
+    /// Before a prompt behind other tokens; whether the entries from before it are still what they
+    /// were.
+    Prompt { before: Box<Earlier>, is_reversible: bool },
+    /// Before each token of a draft.
+    Draft { before: Vec<Earlier> },
 }
 
 impl LayerCache {

@@ -1,97 +1,30 @@
-//! Calls that are taken back: a prompt that has not arrived whole, and decoded tokens.
+//! Layers as they were before calls that may be taken back.
 
-use super::{KvCache, call::store_guard::drop_free_slots, layer::LayerCache};
-use crate::{Error, Policy, Result, check, ops::AttentionStatistics, stage::AttentionRequest};
-
-/// A layer at an earlier time, without its entries: later ones lie behind those of that time, and
-/// are cut off.
-#[derive(Clone, Debug)]
-pub(super) struct Earlier {
-    layer: LayerCache,
-    statistics: AttentionStatistics,
-}
-
-/// The layer as it was before the calls that may be taken back.
-#[derive(Clone, Debug)]
-pub(super) enum Mark {
-    /// Before a prompt behind other tokens; whether the entries from before it are still what they
-    /// were.
-    Prompt { before: Box<Earlier>, is_reversible: bool },
-    /// Before each token of a draft.
-    Draft { before: Vec<Earlier> },
-}
-
-impl Policy {
-    /// Whether decoded tokens change more of a layer than its entries.
-    pub(super) fn observes_decoded(&self) -> bool {
-        let observes = self.observes();
-        let in_decoding = self.schedule().decode_every.is_some();
-        observes.counts_queries()
-            || in_decoding && (observes.window > 0 || observes.holds_queries())
-    }
-}
-
-impl KvCache {
-    /// Takes the last columns back, so that `columns` are left of those that the cache has
-    /// [seen](Self::columns_seen), such as tokens of a draft that the model does not accept. Where
-    /// rows have seen different numbers, `columns` are those of the row that has seen most.
-    ///
-    /// A policy that compresses decoded tokens goes back to its last compression, and one that
-    /// [sums or looks at](Policy::needs_queries) the weights of decoded queries to the beginning of
-    /// the last [draft](Self::begin_decode). Others go back to the last compression as well, and
-    /// [`Policy::full`](Policy::full) to any column. A store that has packed tokens goes back to
-    /// these.
-    ///
-    /// The cache is then as if the columns had not come, except under a policy that compresses
-    /// decoded tokens: what it has dropped for a draft stays dropped.
-    ///
-    /// # Errors
-    /// [`Error::TruncateTooFar`] with the least number of columns;
-    /// [`Error::InvalidParameter`] for no columns ([`reset`](Self::reset) does that) and for more
-    /// than there are; [`Error::PromptUnfinished`]. The cache is then as it was.
-    pub fn truncate(&mut self, columns: usize) -> Result<()> {
-        check::count("columns", columns)?;
-        self.check_complete()?;
-        let seen = self.columns_seen().into_iter().max().unwrap_or(0);
-        let Some(dropped) = seen.checked_sub(columns) else {
-            return check::refuse("columns", columns, format!("at most the {seen} columns seen"));
-        };
-        if dropped == 0 {
-            return Ok(());
-        }
-        let observes = self.policy.observes_decoded();
-        let least = self.layers.iter().map(|layer| seen - layer.reversible(observes)).max();
-        if let Some(least) = least.filter(|&least| least > columns) {
-            return Err(Error::TruncateTooFar { columns, least });
-        }
-        let layers: Vec<LayerCache> =
-            self.layers.iter().map(|layer| layer.without(dropped)).collect();
-        if let Some(rollback) = self.active_transaction.rollback() {
-            rollback.remember_all(&self.layers);
-        }
-        self.layers = layers;
-        Ok(())
-    }
-}
+use super::{
+    call::working_set::longest,
+    layer::{Earlier, LayerCache, Mark},
+};
+use crate::{Error, Result, ops::AttentionStatistics, stage::AttentionRequest};
 
 impl LayerCache {
-    /// Lays its entries out by position, as prompts and drafts do, and returns itself without them.
-    pub(super) fn earlier(&mut self) -> Result<Option<Earlier>> {
-        let Some(store) = &mut self.store else { return Ok(None) };
-        drop_free_slots(store.as_mut(), &self.held)?;
-        if let Some(slots) = store.in_place() {
-            slots.order()?;
+    /// Returns the layer without its entries, as it is once they are laid out by position, as a
+    /// prompt or a draft does it; `None` before the first token.
+    pub(super) fn earlier(&self) -> Option<Earlier> {
+        let mut store = self.store.clone()?;
+        let mut statistics = store.statistics();
+        let has_free = store.in_place().is_some_and(|slots| slots.slots_with_free().is_some());
+        if has_free && !store.is_clustered() {
+            let (columns, most) = (store.columns(), longest(&self.held));
+            statistics = statistics.map(|one| one.narrow(2, columns - most, most));
         }
-        let statistics = store.statistics();
-        Ok(Some(Earlier { layer: Self { store: None, mark: None, ..self.clone() }, statistics }))
+        Some(Earlier { layer: Self { store: None, mark: None, ..self.clone() }, statistics })
     }
 
     /// Remembers the layer before a prompt.
-    pub(super) fn mark_prompt(&mut self) -> Result<()> {
-        let before = self.earlier()?.map(Box::new);
+    pub(super) fn mark_prompt(&mut self) {
+        let before = self.earlier().map(Box::new);
         let mark = before.map(|before| Mark::Prompt { before, is_reversible: true });
         self.mark = mark.map(Box::new);
-        Ok(())
     }
 
     /// Returns layer number `layer` as it was before the prompt that is arriving.
@@ -125,7 +58,7 @@ impl LayerCache {
     }
 
     /// Number of last columns that can be taken back.
-    fn reversible(&self, observes_decoded: bool) -> usize {
+    pub(super) fn reversible(&self, observes_decoded: bool) -> usize {
         if let Some(Mark::Draft { before }) = self.mark.as_deref() {
             return before.len();
         }
@@ -138,7 +71,7 @@ impl LayerCache {
 
     /// Returns the layer without its last `columns` columns, which are
     /// [`reversible`](Self::reversible).
-    fn without(&self, columns: usize) -> Self {
+    pub(super) fn without(&self, columns: usize) -> Self {
         if let Some(Mark::Draft { before }) = self.mark.as_deref()
             && let Some(number) = before.len().checked_sub(columns)
             && let Some(earlier) = before.get(number)

@@ -26,6 +26,7 @@ mod second_pass;
 mod shared_attention;
 mod shared_prefill;
 mod transaction;
+mod truncate;
 mod update;
 
 pub use call::answer::VisibleEntries;

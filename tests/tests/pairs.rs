@@ -1,0 +1,279 @@
+//! Features of a cache that meet in one life: a prompt that comes rotated and in chunks, or in one
+//! prefill for several caches; files, drafts that are taken back, rows that leave, and entries for
+//! the model's own attention. The end is that of a plain cache. On every device of the build.
+
+use briquette::{
+    CacheConfig, CacheShape, KvCache, Policy, Prompt, SharedPrefill, VisibleEntries,
+    position::{PositionEncoding, RotaryEmbedding, Rotated},
+};
+use briquette_tests::{
+    backends::{Backend, backends, host},
+    in_one_pass,
+    inputs::Noise,
+    named,
+    profiles::profile,
+};
+use burn::tensor::{
+    Device, Int, Tensor, TensorData, module::attention, ops::AttentionModuleOptions,
+};
+
+const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 16 };
+const BUDGET: usize = 40;
+const PROMPT: usize = 64;
+const PADDING: [usize; 3] = [0, 21, 9];
+
+type Qkv = [Tensor<4>; 3];
+
+/// Tokens of three rows, and the encoding of their positions.
+struct Tokens {
+    layers: Vec<Qkv>,
+    rope: RotaryEmbedding,
+}
+
+/// How the tokens of a step reach the cache.
+#[derive(Clone, Copy, Debug)]
+enum Door {
+    Attend,
+    Rotated,
+    Update,
+}
+
+impl Tokens {
+    fn new(seed: u64, device: &Device) -> Self {
+        let mut noise = Noise::new(seed);
+        let mut random = |heads| noise.tensor([3, heads, 160, SHAPE.head_dim], device);
+        let layer = |_| [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads].map(&mut random);
+        let layers = (0..SHAPE.layers).map(layer).collect();
+        let rope = RotaryEmbedding::new(SHAPE.head_dim, 256, 10_000.0, device).unwrap();
+        Self { layers, rope }
+    }
+
+    fn columns(&self, layer: usize, rows: &[usize], at: &[usize]) -> Qkv {
+        self.layers[layer].clone().map(|x| {
+            let rows = rows.iter().map(|&row| x.clone().narrow(0, row, 1)).collect();
+            let x = Tensor::cat(rows, 0);
+            Tensor::cat(at.iter().map(|&at| x.clone().narrow(2, at, 1)).collect(), 2)
+        })
+    }
+
+    /// Gives the columns `at` of some rows to all layers; the first of them stands at `column`.
+    fn give(
+        &self,
+        cache: &mut KvCache,
+        (rows, column): (&[usize], usize),
+        at: &[usize],
+        door: Door,
+    ) -> Vec<Tensor<4>> {
+        let mut outputs = Vec::new();
+        for layer in 0..SHAPE.layers {
+            let [q, k, v] = self.columns(layer, rows, at);
+            let output = match door {
+                Door::Attend => cache.attend(layer, q, k, v, &self.rope),
+                Door::Rotated => {
+                    let new = at.len();
+                    let of_row = |&row: &usize| {
+                        let first = column as i64 - PADDING[row] as i64;
+                        (first..first + new as i64).map(|position| position.max(0))
+                    };
+                    let positions: Vec<i64> = rows.iter().flat_map(of_row).collect();
+                    let positions = TensorData::new(positions, [rows.len(), 1, new]);
+                    let positions = Tensor::<3, Int>::from_data(positions, &q.device());
+                    let turn = |x: Tensor<4>| self.rope.encode(x, positions.clone());
+                    cache.attend(layer, turn(q), turn(k), v, &Rotated::by(&self.rope))
+                }
+                Door::Update => cache.update_with(layer, q, k, v, &self.rope).map(own_attention),
+            };
+            outputs
+                .push(output.unwrap_or_else(|error| panic!("{}: {error}", cache.policy().name())));
+        }
+        outputs
+    }
+}
+
+/// Attention as a model computes it from entries.
+fn own_attention(entries: VisibleEntries) -> Tensor<4> {
+    let VisibleEntries { queries, keys, values, mask, .. } = entries;
+    let repeat = |x: Tensor<4>| {
+        let [batch, heads, columns, width] = x.dims();
+        let x = x.unsqueeze_dim::<5>(2).expand([batch, heads, SHAPE.group(), columns, width]);
+        x.reshape([batch, heads * SHAPE.group(), columns, width])
+    };
+    let options = AttentionModuleOptions { is_causal: mask.is_none(), ..Default::default() };
+    attention(queries.unwrap(), repeat(keys), repeat(values), mask, None, options)
+}
+
+fn cache(policy: &Policy, device: &Device) -> KvCache {
+    KvCache::new(SHAPE, policy.clone(), device).unwrap()
+}
+
+/// Saves the cache, and loads it from the file.
+fn through_a_file(cache: &KvCache) -> KvCache {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.prefix");
+    cache.save(&path).unwrap();
+    let (policy, config) = (cache.policy().clone(), CacheConfig::default());
+    KvCache::load(&path, SHAPE, policy, config, cache.device()).unwrap()
+}
+
+fn prompt(rows: &[usize]) -> Prompt {
+    Prompt::new(PROMPT).left_padding(rows.iter().map(|&row| PADDING[row]).collect())
+}
+
+/// A draft of two right and two wrong tokens, of which the wrong ones are taken back. Where decoded
+/// tokens are compressed, a draft of right tokens: what is dropped for wrong ones stays dropped.
+fn draft(tokens: &Tokens, cache: &mut KvCache, rows: &[usize], next: usize, door: Door) {
+    let compresses = cache.policy().schedule().decode_every.is_some();
+    let wrong = if compresses { vec![] } else { vec![150, 151] };
+    let columns = [vec![next, next + 1], wrong].concat();
+    cache.begin_decode(columns.len()).unwrap();
+    tokens.give(cache, (rows, next), &columns, door);
+    cache.truncate(next + 2).unwrap();
+}
+
+fn policies(backend: &Backend) -> Vec<Policy> {
+    let few = ["full", "snapkv", "keydiff", "adakv", "ems", "kivi", "streaming-llm"];
+    let all = in_one_pass(BUDGET).filter(|it| backend.is_quick() || few.contains(&it.name()));
+    let with_profile = |policy: Policy| match policy.reads_profile() {
+        true => policy.with_profile(profile(SHAPE)),
+        false => policy,
+    };
+    all.map(with_profile).collect()
+}
+
+/// Kept positions and counts of what has been seen.
+fn state(cache: &KvCache) -> String {
+    let kept = (0..SHAPE.layers).map(|layer| cache.kept_positions(layer).unwrap());
+    format!("{:?} {:?}", kept.collect::<Vec<_>>(), (cache.tokens_seen(), cache.columns_seen()))
+}
+
+/// Gives both caches the tokens `next..next + 5` and a prompt, and compares outputs and entries.
+fn compare(
+    tokens: &Tokens,
+    [busy, plain]: [&mut KvCache; 2],
+    rows: &[usize],
+    next: usize,
+    door: Door,
+    what: &str,
+) {
+    let (schedule, store) = (plain.policy().schedule(), plain.policy().store());
+    // A draft is dropped for at its end, not token by token.
+    let exact = schedule.decode_every.is_none();
+    let tolerance = if store.repacks_entries() { 0.1 } else { 2e-3 };
+    for token in next..next + 5 {
+        let found = tokens.give(busy, (rows, token), &[token], door);
+        let expected = tokens.give(plain, (rows, token), &[token], Door::Attend);
+        for (found, expected) in found.into_iter().zip(expected).filter(|_| exact) {
+            let off: f32 = (found - expected).abs().max().try_into_scalar().unwrap();
+            assert!(off < tolerance, "{what}, token {token}: {off}");
+        }
+    }
+    assert!(!exact || state(busy) == state(plain), "{what}");
+    assert_eq!(busy.tokens_seen(), plain.tokens_seen(), "{what}");
+}
+
+/// The plain cache: one prompt of its rows, and tokens one by one.
+fn plain(tokens: &Tokens, policy: &Policy, rows: &[usize], to: usize, device: &Device) -> KvCache {
+    let mut cache = cache(policy, device);
+    cache.begin_prompt(prompt(rows)).unwrap();
+    let columns: Vec<usize> = (0..PROMPT).collect();
+    tokens.give(&mut cache, (rows, 0), &columns, Door::Attend);
+    for token in PROMPT..to {
+        tokens.give(&mut cache, (rows, token), &[token], Door::Attend);
+    }
+    cache
+}
+
+#[test]
+fn rotated_chunks_files_drafts_rows_and_updates_in_one_life() {
+    for backend in backends() {
+        let device = &backend.device;
+        let tokens = Tokens::new(1, device);
+        for policy in policies(&backend) {
+            // One that compresses every chunk has another prompt in chunks.
+            if policy.name() == "streaming-llm" {
+                continue;
+            }
+            let what = format!("{} on {}", policy.name(), backend.name);
+            let updates = match policy.needs_queries().is_none() {
+                true => Door::Update,
+                false => Door::Rotated,
+            };
+            let all = [0, 1, 2];
+            let mut busy = cache(&policy, device);
+            busy.begin_prompt(prompt(&all)).unwrap();
+            let (first, second): (Vec<usize>, Vec<usize>) =
+                ((0..30).collect(), (30..PROMPT).collect());
+            tokens.give(&mut busy, (&all, 0), &first, Door::Rotated);
+            tokens.give(&mut busy, (&all, 30), &second, Door::Update);
+            let mut busy = through_a_file(&busy);
+            draft(&tokens, &mut busy, &all, PROMPT, updates);
+            busy.select_rows(&[2, 0]).unwrap();
+            let rows = [2, 0];
+            draft(&tokens, &mut busy, &rows, PROMPT + 2, Door::Rotated);
+            let mut busy = through_a_file(&busy);
+            draft(&tokens, &mut busy, &rows, PROMPT + 4, Door::Attend);
+            let next = PROMPT + 6;
+            let mut plain = plain(&tokens, &policy, &rows, next, device);
+            compare(&tokens, [&mut busy, &mut plain], &rows, next, updates, &what);
+        }
+    }
+}
+
+#[test]
+fn one_prefill_for_several_caches_then_files_drafts_and_rows() {
+    for backend in backends() {
+        let device = &backend.device;
+        let tokens = Tokens::new(2, device);
+        let all = policies(&backend).into_iter().filter(Policy::can_share_prefill);
+        for policy in all {
+            let what = format!("{} on {}", policy.name(), backend.name);
+            let mut caches = [cache(&policy, device), cache(&Policy::full(), device)];
+            let rows = [0, 1, 2];
+            let mut prefill = SharedPrefill::new(&mut caches, prompt(&rows)).unwrap();
+            let columns: Vec<usize> = (0..PROMPT).collect();
+            for layer in 0..SHAPE.layers {
+                let [q, k, v] = tokens.columns(layer, &rows, &columns);
+                prefill.attend(layer, q, k, v, &tokens.rope).unwrap();
+            }
+            let mut busy = through_a_file(&caches[0]);
+            busy.select_rows(&[1, 2]).unwrap();
+            let rows = [1, 2];
+            draft(&tokens, &mut busy, &rows, PROMPT, Door::Attend);
+            let next = PROMPT + 2;
+            let mut plain = plain(&tokens, &policy, &rows, next, device);
+            compare(&tokens, [&mut busy, &mut plain], &rows, next, Door::Rotated, &what);
+        }
+    }
+}
+
+#[test]
+fn drafts_behind_a_second_pass_are_those_of_a_plain_cache() {
+    let device = host();
+    let tokens = Tokens::new(3, &device);
+    let policy = named("kvzip", briquette::Budget::Tokens(BUDGET));
+    let rows = [0, 1, 2];
+    let columns: Vec<usize> = (0..PROMPT).collect();
+    let begun = |chunks: &[&[usize]]| {
+        let mut cache = cache(&policy, &device);
+        cache.begin_prompt(prompt(&rows)).unwrap();
+        for chunk in chunks {
+            tokens.give(&mut cache, (&rows, chunk[0]), chunk, Door::Rotated);
+        }
+        // The weights of a second pass, whatever they are.
+        let given = (0..SHAPE.layers).map(|layer| {
+            let entries = cache.entries(layer).unwrap().unwrap();
+            let shape = [3, SHAPE.kv_heads, entries.positions.dims()[2]];
+            tokens.layers[layer][1].clone().narrow(2, 0, shape[2]).abs().mean_dim(3).reshape(shape)
+        });
+        let given: Vec<Tensor<3>> = given.collect();
+        cache.compress_by(&given).unwrap();
+        cache
+    };
+    let (mut busy, mut plain) = (begun(&[&columns[..20], &columns[20..]]), begun(&[&columns]));
+    assert_eq!(state(&busy), state(&plain));
+    draft(&tokens, &mut busy, &rows, PROMPT, Door::Attend);
+    for token in [PROMPT, PROMPT + 1] {
+        tokens.give(&mut plain, (&rows, token), &[token], Door::Attend);
+    }
+    compare(&tokens, [&mut busy, &mut plain], &rows, PROMPT + 2, Door::Update, "kvzip");
+}
