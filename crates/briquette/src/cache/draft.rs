@@ -40,13 +40,19 @@ impl KvCache {
     /// # Errors
     /// [`Error::NothingHeld`] before the first token, [`Error::PromptUnfinished`],
     /// [`Error::InvalidParameter`] for no columns, [`Error::DraftRefused`] under an
-    /// [append-only](crate::policy::AppendOnly) schedule. A call of another number of columns is
-    /// then refused with [`Error::DraftColumns`].
+    /// [append-only](crate::policy::AppendOnly) schedule, and where decoded tokens come to share
+    /// entries (EMS). A call of another number of columns is then refused with
+    /// [`Error::DraftColumns`].
     pub fn begin_decode(&mut self, columns: usize) -> Result<()> {
         check::count("columns", columns)?;
         check::columns("columns", columns)?;
         if self.policy.schedule().append_only.is_some() {
             let reason = "its append-only schedule keeps the best of each group of new tokens";
+            return Err(Error::DraftRefused { policy: self.policy.name().to_owned(), reason });
+        }
+        let compresses = self.policy.schedule().decode_every.is_some();
+        if compresses && self.policy.reducer().makes_clusters() {
+            let reason = "tokens that share entries cannot be taken back once they are compressed";
             return Err(Error::DraftRefused { policy: self.policy.name().to_owned(), reason });
         }
         for (layer, cache) in self.layers.iter().enumerate() {

@@ -17,6 +17,7 @@ use super::{
         statistics::{count, count_chunks, encoded, window},
         store_guard::StoreGuard,
         update::{LayerUpdate, StoreChange},
+        working_set::columns_of,
     },
     context::Context,
     growth::Growth,
@@ -317,9 +318,14 @@ impl LayerCache {
         let compressed = CompressionDue::of(policy, span.phase).compress;
         let moved = matches!(update.change, StoreChange::Replaced { .. }) || span.padded;
         let held_before = guard.columns > 0;
+        let drafted = CompressionDue::of(policy, span.phase).stays;
         match update.change {
             StoreChange::Replaced { entries, capacity } => {
-                if let Err(error) = guard.store.replace(*entries, &update.held, capacity) {
+                let replaced = match drafted {
+                    0 => guard.store.replace(*entries, &update.held, capacity),
+                    _ => replace_and_append(&mut guard, *entries, &update.held, drafted, capacity),
+                };
+                if let Err(error) = replaced {
                     self.abort(guard);
                     return Err(error);
                 }
@@ -342,7 +348,6 @@ impl LayerCache {
         }
         let StoreGuard { mut store, .. } = guard;
         if compressed || moved && held_before {
-            let drafted = CompressionDue::of(policy, span.phase).stays;
             self.fixed = store.columns().saturating_sub(drafted);
         }
         (self.held, self.share) = (update.held, update.share);
@@ -406,4 +411,23 @@ impl LayerCache {
         layer.state = state.map(Box::new).or(layer.state);
         Ok(layer)
     }
+}
+
+/// Replaces all entries of a store, of which each head has `held`. The last `drafted` columns are
+/// appended to the others, so that they can be cut off. The store does not change if that fails.
+fn replace_and_append(
+    guard: &mut StoreGuard,
+    entries: Entries,
+    held: &[usize],
+    drafted: usize,
+    capacity: usize,
+) -> Result<()> {
+    let mut store = guard.store.clone();
+    let columns = entries.columns() - drafted;
+    let first: Vec<usize> = held.iter().map(|held| held.saturating_sub(drafted)).collect();
+    store.replace(columns_of(entries.clone(), 0, columns), &first, capacity)?;
+    let last: Vec<usize> = held.iter().zip(&first).map(|(held, first)| held - first).collect();
+    store.append(columns_of(entries, columns, drafted), &last)?;
+    guard.store = store;
+    Ok(())
 }

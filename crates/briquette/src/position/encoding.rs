@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, fmt::Debug};
 
 use burn::tensor::{DType, Device, Int, Tensor};
 
-use super::{RotaryEmbedding, RotatedBy};
+use super::RotaryEmbedding;
 use crate::{
     Error, Result, check,
     ops::{Ops, RotaryTables, rotate},
@@ -70,6 +70,44 @@ pub trait PositionEncoding: Debug + Send + Sync {
     fn check(&self, head_dim: usize, device: &Device) -> Result<()> {
         let _ = (head_dim, device);
         Ok(())
+    }
+}
+
+/// Encoding of a model that rotates queries and keys itself, and says how: see
+/// [`Rotated::by`](super::Rotated::by).
+#[derive(Clone, Copy, Debug)]
+pub struct RotatedBy<'a> {
+    pub(crate) encoding: &'a dyn PositionEncoding,
+    pub(crate) over_columns: bool,
+}
+
+impl RotatedBy<'_> {
+    /// Says that the model counts [columns](crate::KvCache::columns_seen), padding included: it
+    /// rotates all rows of a padded batch from one start.
+    pub fn over_columns(self) -> Self {
+        Self { over_columns: true, ..self }
+    }
+}
+
+impl PositionEncoding for RotatedBy<'_> {
+    fn encode(&self, x: Tensor<4>, _positions: Tensor<3, Int>) -> Tensor<4> {
+        x
+    }
+
+    fn max_positions(&self) -> Option<usize> {
+        None
+    }
+
+    fn comes_rotated(&self) -> bool {
+        true
+    }
+
+    fn rotated_by(&self) -> Option<RotatedBy<'_>> {
+        Some(*self)
+    }
+
+    fn check(&self, head_dim: usize, device: &Device) -> Result<()> {
+        self.encoding.check(head_dim, device)
     }
 }
 

@@ -13,7 +13,7 @@ mod encoding;
 mod rotary;
 mod rotated;
 
-pub use encoding::{Encode, NoPositionEncoding, PositionEncoding};
+pub use encoding::{Encode, NoPositionEncoding, PositionEncoding, RotatedBy};
 pub(crate) use encoding::{decode, encode, encode_both, mean_rotation};
 pub use rotary::RotaryEmbedding;
-pub use rotated::{Rotated, RotatedBy};
+pub use rotated::Rotated;

@@ -1,7 +1,6 @@
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 
-use super::PositionEncoding;
-use crate::Result;
+use super::{PositionEncoding, RotatedBy};
 
 /// Encoding of a model that rotates queries and keys itself. The cache takes them as they come, and
 /// holds each key at the position it was written at.
@@ -81,42 +80,5 @@ impl Rotated {
     /// ```
     pub fn by(encoding: &dyn PositionEncoding) -> RotatedBy<'_> {
         RotatedBy { encoding, over_columns: false }
-    }
-}
-
-/// Encoding of a model that rotates queries and keys itself, and says how: see [`Rotated::by`].
-#[derive(Clone, Copy, Debug)]
-pub struct RotatedBy<'a> {
-    pub(crate) encoding: &'a dyn PositionEncoding,
-    pub(crate) over_columns: bool,
-}
-
-impl RotatedBy<'_> {
-    /// Says that the model counts [columns](crate::KvCache::columns_seen), padding included: it
-    /// rotates all rows of a padded batch from one start.
-    pub fn over_columns(self) -> Self {
-        Self { over_columns: true, ..self }
-    }
-}
-
-impl PositionEncoding for RotatedBy<'_> {
-    fn encode(&self, x: Tensor<4>, _positions: Tensor<3, Int>) -> Tensor<4> {
-        x
-    }
-
-    fn max_positions(&self) -> Option<usize> {
-        None
-    }
-
-    fn comes_rotated(&self) -> bool {
-        true
-    }
-
-    fn rotated_by(&self) -> Option<RotatedBy<'_>> {
-        Some(*self)
-    }
-
-    fn check(&self, head_dim: usize, device: &Device) -> Result<()> {
-        self.encoding.check(head_dim, device)
     }
 }

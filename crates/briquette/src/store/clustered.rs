@@ -394,6 +394,9 @@ impl Body for ClusteredBody {
         let [clustered_tokens, cluster_counts, unclustered] =
             [list("tokens")?, list("entries")?, list("own")?];
         let layout = Layout::new(batch, heads, &cluster_counts, None, device);
+        // Rows of a batch that were selected stay in the rectangle of all.
+        let layout =
+            if representatives > layout.width { layout.of_width(representatives)? } else { layout };
         let mut of = |name, width| parts.take_int(name, [batch, heads, width], None, device);
         let clustering = Clustering {
             clustered_tokens,

@@ -4,6 +4,7 @@ use crate::{
     Result,
     device::{Rows, buffer_bytes},
     ops::{Ops, PackInput, PadInput, Tail, bucketed_widths, send},
+    prefix::PrefixError,
     rows::select_list,
     state::StateVisitor,
 };
@@ -83,6 +84,20 @@ impl Layout {
         let places = TensorData::new(places, [counts.iter().sum::<usize>()]);
         let layout = Self::new(rows.len(), heads, &counts, None, &device);
         (Self { width, ..layout }, send("rows of heads", places, &device))
+    }
+
+    /// Returns the layout with a rectangle of this width.
+    ///
+    /// # Errors
+    /// [`PrefixError::Contents`] if a list is longer.
+    pub(super) fn of_width(self, width: usize) -> Result<Self> {
+        match self.counts.iter().find(|&&count| count > width) {
+            Some(count) => {
+                let reason = format!("is {width}, and a head has {count} rows");
+                Err(PrefixError::contents("width", reason).into())
+            }
+            None => Ok(Self { width, ..self }),
+        }
     }
 
     /// Rows of the list.

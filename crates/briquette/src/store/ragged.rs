@@ -166,6 +166,7 @@ impl Body for RaggedBody {
     fn save(&self) -> Result<Parts> {
         let (mut parts, mut tokens) = (Parts::default(), Parts::default());
         tokens.put_numbers("counts", &self.tokens.layout.counts[..]);
+        tokens.put_numbers("width", [self.tokens.layout.width]);
         self.tokens.put(&mut tokens)?;
         parts.put_parts("tokens", tokens);
         parts.put("keys", &self.keys)?;
@@ -178,6 +179,7 @@ impl Body for RaggedBody {
         let mut of_tokens = parts.take_parts("tokens");
         let counts = of_tokens.take_list("counts", batch * shape.kv_heads)?;
         let layout = Layout::new(batch, shape.kv_heads, &counts, None, device);
+        let layout = layout.of_width(of_tokens.take_number("width")?)?;
         let (width, dims) = (layout.width, [layout.total(), shape.head_dim]);
         let tokens = Tokens::take(layout, width, &mut of_tokens, options)?;
         of_tokens.finish()?;

@@ -36,12 +36,16 @@ pub(in crate::cache) fn last_columns(entries: Entries, most: usize) -> Entries {
     if most >= columns || entries.clustering.is_some() {
         return entries;
     }
-    let start = columns - most;
+    columns_of(entries, columns - most, most)
+}
+
+/// Returns `length` columns of entries that tokens do not share.
+pub(in crate::cache) fn columns_of(entries: Entries, start: usize, length: usize) -> Entries {
     Entries {
-        keys: entries.keys.narrow(2, start, most),
-        values: entries.values.narrow(2, start, most),
-        positions: entries.positions.narrow(2, start, most),
-        statistics: entries.statistics.map(|statistic| statistic.narrow(2, start, most)),
+        keys: entries.keys.narrow(2, start, length),
+        values: entries.values.narrow(2, start, length),
+        positions: entries.positions.narrow(2, start, length),
+        statistics: entries.statistics.map(|statistic| statistic.narrow(2, start, length)),
         clustering: None,
     }
 }
