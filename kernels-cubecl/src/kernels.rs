@@ -327,12 +327,12 @@ impl ClusterOps for Kernels {
 /// Attention of a few queries: their weights are few enough to be written, and sums over columns
 /// are computed from them.
 fn attention_of_few(input: &AttentionInput) -> Result<AttentionOutput> {
-    let AttentionInput { queries, keys, values, visibility, scale, .. } = input.clone();
+    let AttentionInput { queries, keys, values, visibility, scoring, .. } = input.clone();
     let entries = keys.dims()[2];
     let found = decode(&DecodeInput {
         queries,
         kv: KvLayout::Dense(DenseKv { keys, values, entries, counts: None, visibility }),
-        scale,
+        scoring,
         weights: input.column_sums || input.column_squares,
     })?;
     Ok(found.with_column_sums(input.column_sums, input.column_squares))

@@ -3,7 +3,7 @@
 
 use briquette::ops::{OpError, PackedNumbers, Reference};
 use briquette_ops::{
-    AttentionOps, ClusteredKv, DecodeInput, KvLayout, PackedVectors, QuantizedKv, Tail,
+    AttentionOps, ClusteredKv, DecodeInput, KvLayout, PackedVectors, QuantizedKv, Scoring, Tail,
 };
 use briquette_tests::backends::host;
 use burn::tensor::{DType, Int, Tensor, TensorData};
@@ -27,7 +27,7 @@ fn tail() -> Tail {
 
 fn decode(kv: KvLayout) -> Result<(), OpError> {
     let queries = zeros([1, 2 * HEADS, 1, HEAD_DIM]);
-    let input = DecodeInput { queries, kv, scale: 1.0, weights: true };
+    let input = DecodeInput { queries, kv, scoring: Scoring::plain(1.0), weights: true };
     Reference.decode(&input).map(|found| assert!(found.is_some(), "the host answers"))
 }
 

@@ -8,9 +8,9 @@ use briquette_tests::{
     named,
     policy::policy,
     reference::{
-        Allocate, Budget, Compare, Encoding, ErrorAware, From, HeadScore, Heads, Inner, Method,
-        Pick, Pivot, Pool, Positions, Prefill, Recent, Reduce, Redundancy, Rotate, Score, Settings,
-        Sigma, Store, Window, allocate::Share, attention,
+        Allocate, Budget, Compare, Encoding, ErrorAware, From, HeadScore, Heads, Inner, Kind,
+        Method, Pick, Pivot, Pool, Positions, Prefill, Recent, Reduce, Redundancy, Rotate, Score,
+        Settings, Sigma, Store, Window, allocate::Share, attention,
     },
     session::{Session, Turn, chunked, compare, prompt, tolerance},
 };
@@ -107,6 +107,7 @@ fn session(
         kv_heads,
         head_dim,
         scale: 1.0 / (head_dim as f64).sqrt(),
+        kind: Kind::default(),
         encoding: Encoding::Rotary { theta: 10_000.0 },
         method,
         profile: with_queries(draw_profile(5, 2, query_heads), [query_heads, kv_heads, head_dim]),

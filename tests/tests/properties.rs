@@ -6,8 +6,8 @@ use briquette_tests::{
     backends::host,
     inputs::{Noise, Tokens, draw_profile},
     reference::{
-        self, Allocate, Encoding, ErrorAware, HeadScore, Heads, Method, Pick, Pool, Positions,
-        Prefill, Recent, Reduce, Rotate, Score, Settings, Store, Window,
+        self, Allocate, Encoding, ErrorAware, HeadScore, Heads, Kind, Method, Pick, Pool,
+        Positions, Prefill, Recent, Reduce, Rotate, Score, Settings, Store, Window,
     },
     session::{Observed, Session, Trace, Turn, chunked, compare, prompt},
 };
@@ -113,6 +113,7 @@ fn settings(methods: Vec<Method>) -> impl Strategy<Value = Settings> {
                 kv_heads: heads.1,
                 head_dim,
                 scale: 1.0 / (head_dim as f64).sqrt(),
+                kind: Kind::default(),
                 encoding,
                 method,
                 profile: draw_profile(budget as u64, layers, heads.0),
@@ -357,7 +358,7 @@ proptest! {
         ratio in any::<bool>(),
     ) {
         let settings = Settings {
-            layers: 2, query_heads: 4, kv_heads: 2, head_dim: 16, scale: 0.25, method,
+            layers: 2, query_heads: 4, kv_heads: 2, head_dim: 16, scale: 0.25, kind: Kind::default(), method,
             encoding: Encoding::None,
             profile: draw_profile(0, 2, 4),
             budget: if ratio {

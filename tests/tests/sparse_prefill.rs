@@ -7,7 +7,7 @@ use briquette::{
     ops::{HeadPattern, Reference, Visibility},
     position::NoPositionEncoding,
 };
-use briquette_ops::{AttentionInput, closest_patterns};
+use briquette_ops::{AttentionInput, Scoring, closest_patterns};
 use briquette_tests::{
     backends::{backends, host},
     inputs::{Noise, draw_profile},
@@ -216,7 +216,7 @@ fn the_search_finds_the_pattern_that_loses_least() {
             keys,
             values,
             visibility: Visibility::Causal,
-            scale: SCALE,
+            scoring: Scoring::plain(SCALE),
             column_sums: false,
             column_squares: false,
         };

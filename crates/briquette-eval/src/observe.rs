@@ -85,7 +85,7 @@ impl AttentionOps for Weights {
                 queries: input.queries.clone(),
                 keys: input.keys.clone(),
                 visibility: input.visibility.clone(),
-                scale: input.scale,
+                scoring: input.scoring.clone(),
             })?);
         }
         self.inner.attention(input)

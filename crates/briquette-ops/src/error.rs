@@ -8,6 +8,9 @@ pub enum OpError {
     /// The device of the tensors has no kernels.
     #[error("{operation} runs on CubeCL devices only")]
     Device { operation: &'static str },
+    /// No kernel computes what the call asks for.
+    #[error("{operation}: no kernel computes {what}")]
+    NoKernel { operation: &'static str, what: &'static str },
     /// A tensor has a shape that does not fit the others.
     #[error("{operation}: {tensor} is {found:?}, expected {expected:?}")]
     Shape { operation: &'static str, tensor: &'static str, found: Vec<usize>, expected: Vec<usize> },
@@ -29,10 +32,10 @@ pub enum OpError {
 }
 
 impl OpError {
-    /// Whether the device is the reason: it has no kernels, or cannot launch so much at once. Then,
-    /// and only then, tensor operations take over.
+    /// Whether the device is the reason: it has no kernels, or none for this, or cannot launch so
+    /// much at once. Then, and only then, tensor operations take over.
     pub fn is_of_the_device(&self) -> bool {
-        matches!(self, Self::Device { .. } | Self::TooLarge { .. })
+        matches!(self, Self::Device { .. } | Self::NoKernel { .. } | Self::TooLarge { .. })
     }
 
     /// Refuses a number that is not what an operation takes.
@@ -78,6 +81,7 @@ impl OpError {
     pub fn operation(&self) -> &'static str {
         match self {
             Self::Device { operation }
+            | Self::NoKernel { operation, .. }
             | Self::Shape { operation, .. }
             | Self::DataType { operation, .. }
             | Self::Value { operation, .. }

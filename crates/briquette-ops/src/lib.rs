@@ -37,8 +37,8 @@ mod unit;
 pub use attention::{
     AttentionInput, AttentionOps, AttentionOutput, ClusteredKv, DecodeInput, DecodeOutput, DenseKv,
     HeadPattern, KvLayout, MomentsInput, MomentsOutput, PackedGroups, PackedNumbers, PackedVectors,
-    QuantizedKv, RaggedKv, RotaryTables, SparseAttentionInput, SparseMap, SparseTiles, Tail,
-    Visibility, WindowInput, closest_patterns, minference_candidates, rotate,
+    QuantizedKv, RaggedKv, RotaryTables, Scoring, SparseAttentionInput, SparseMap, SparseTiles,
+    Tail, Visibility, WindowInput, closest_patterns, minference_candidates, rotate,
 };
 pub use cluster::{
     AssignClustersInput, AssignClustersOutput, ClusterOps, ClusterOrder, EvictClusterInput,

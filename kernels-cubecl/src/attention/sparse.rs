@@ -37,6 +37,7 @@ pub fn sparse_attention(input: &SparseAttentionInput) -> Result<AttentionOutput>
     check.value("the number of column sums", sums, sums == 0, "0")?;
     let [batch, heads, new, _] = attention.queries.dims();
     let [_, kv_heads, entries, _] = attention.keys.dims();
+    check.plain(&attention.scoring)?;
     check.tensors(9)?;
     let blocks = new.div_ceil(FEWEST_QUERIES);
     check.cubes([blocks.max(heads), blocks.max(heads), batch])?;
@@ -62,7 +63,7 @@ pub fn sparse_attention(input: &SparseAttentionInput) -> Result<AttentionOutput>
         attention.values.clone().into_dispatch(),
         visible,
         Tiles::Listed { lists: lists.into_dispatch(), bits: bits.into_dispatch(), map },
-        attention.scale as f32,
+        attention.scoring.scale as f32,
     );
     let output = Tensor::from_dispatch(output);
     Ok(AttentionOutput { output, column_sums: None, column_squares: None })

@@ -1,6 +1,6 @@
 //! Checks of a call before it is put off or launched.
 
-use briquette_ops::{OpError, Result};
+use briquette_ops::{OpError, Result, Scoring};
 use burn::{
     backend::DispatchDevice,
     tensor::{DType, Device},
@@ -30,6 +30,14 @@ impl Check {
     /// Refuses a device that lacks what the operation needs.
     pub(crate) fn supports(&self, supported: bool) -> Result<()> {
         if supported { Ok(()) } else { Err(OpError::Device { operation: self.operation }) }
+    }
+
+    /// Refuses weights that are more than the softmax of scaled products.
+    pub(crate) fn plain(&self, scoring: &Scoring) -> Result<()> {
+        match scoring.beyond_plain() {
+            Some(what) => Err(OpError::NoKernel { operation: self.operation, what }),
+            None => Ok(()),
+        }
     }
 
     /// Refuses a tensor of another shape.

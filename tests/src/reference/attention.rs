@@ -37,11 +37,55 @@ pub fn dot(a: &[f64], b: &[f64]) -> f64 {
 /// The weights one query `[head_dim]` gives to the keys it sees: `softmax(q · k · scale)`,
 /// `[keys]`.
 pub fn weights(query: &[f64], keys: &[Vec<f64>], scale: f64) -> Vec<f64> {
-    let logits: Vec<f64> = keys.iter().map(|key| dot(query, key) * scale).collect();
+    softmax(keys.iter().map(|key| dot(query, key) * scale).collect())
+}
+
+fn softmax(logits: Vec<f64>) -> Vec<f64> {
     let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let powers: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
     let total: f64 = powers.iter().sum();
     powers.iter().map(|power| power / total).collect()
+}
+
+/// What some models do to scores and weights.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Kind {
+    /// A score becomes cap · tanh(score / cap).
+    pub softcap: Option<f64>,
+    /// A logit of each query head that has a share of the weights and no value; none if empty.
+    pub sinks: Vec<f64>,
+    /// A slope of each query head: slope · distance is subtracted from a score; none if empty.
+    pub slopes: Vec<f64>,
+    /// Positions that a query sees, its own the last.
+    pub window: Option<usize>,
+}
+
+impl Kind {
+    /// The weights that a query `[head_dim]` of `head`, at a position, gives to `keys` at these
+    /// `positions`, none of them behind its own.
+    pub fn weights(
+        &self,
+        head: usize,
+        (query, at): (&[f64], usize),
+        (keys, positions): (&[Vec<f64>], &[usize]),
+        scale: f64,
+    ) -> Vec<f64> {
+        let slope = self.slopes.get(head).copied().unwrap_or(0.0);
+        let logit = |(key, position): (&Vec<f64>, &usize)| {
+            let distance = at - position;
+            if self.window.is_some_and(|window| distance >= window) {
+                return f64::NEG_INFINITY;
+            }
+            let score = dot(query, key) * scale;
+            let score = self.softcap.map_or(score, |cap| cap * (score / cap).tanh());
+            score - slope * distance as f64
+        };
+        let mut logits: Vec<f64> = keys.iter().zip(positions).map(logit).collect();
+        logits.extend(self.sinks.get(head));
+        let mut weights = softmax(logits);
+        weights.truncate(keys.len());
+        weights
+    }
 }
 
 /// The mean of the values `[keys][head_dim]` under `weights` `[keys]`.
@@ -96,6 +140,26 @@ mod tests {
     #[test]
     fn equal_keys_share_the_weight() {
         assert_eq!(weights(&[1.0, 2.0], &[vec![3.0, 1.0], vec![3.0, 1.0]], 0.7), [0.5, 0.5]);
+    }
+
+    #[test]
+    fn kinds_by_hand() {
+        let keys = [vec![4.0], vec![4.0], vec![0.0]];
+        let of = |kind: Kind| kind.weights(0, (&[1.0], 5), (&keys, &[1, 4, 5]), 1.0);
+        let near = |found: Vec<f64>, parts: [f64; 3], more: f64| {
+            let total = parts.iter().sum::<f64>() + more;
+            for (found, part) in found.iter().zip(parts) {
+                assert!((found - part / total).abs() < 1e-12, "{found}, {part} of {total}");
+            }
+        };
+        let high = 4.0_f64.exp();
+        near(of(Kind::default()), [high, high, 1.0], 0.0);
+        near(of(Kind { window: Some(2), ..Kind::default() }), [0.0, high, 1.0], 0.0);
+        near(of(Kind { sinks: vec![4.0], ..Kind::default() }), [high, high, 1.0], high);
+        let capped = (2.0 * 2.0_f64.tanh()).exp();
+        near(of(Kind { softcap: Some(2.0), ..Kind::default() }), [capped, capped, 1.0], 0.0);
+        let sloped = [2.0_f64.exp(), 3.5_f64.exp(), 1.0];
+        near(of(Kind { slopes: vec![0.5], ..Kind::default() }), sloped, 0.0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The cache of one sequence: every layer of a model, called layer by layer.
 
-use super::attention::{Encoding, weighted_mean, weights};
+use super::attention::{Encoding, Kind, weighted_mean};
 use super::margin::Margin;
 use super::method::{Method, Positions};
 use super::profile::Profile;
@@ -21,6 +21,8 @@ pub struct Settings {
     pub head_dim: usize,
     /// Factor on `q · k`.
     pub scale: f64,
+    /// What becomes of scores besides.
+    pub kind: Kind,
     /// Encoding of positions.
     pub encoding: Encoding,
     /// The method, which selects entries.
@@ -265,6 +267,7 @@ impl ModelCache {
 
     fn attend(&mut self, layer: usize, q: &[Head], k: &[Head], v: &[Head]) -> Vec<Head> {
         let Settings { query_heads, kv_heads, scale, encoding, method, .. } = self.settings;
+        let kind = self.settings.kind.clone();
         let group = query_heads / kv_heads;
         let new = q[0].len();
         let cache = &mut self.layers[layer];
@@ -295,6 +298,7 @@ impl ModelCache {
             let old = entries.len() - new;
             let keys = self.keys(entries);
             let values: Head = entries.iter().map(|entry| entry.value.clone()).collect();
+            let places: Vec<usize> = entries.iter().map(|entry| entry.position).collect();
             let queries: Head = (first..first + new)
                 .map(|position| self.query(layer, query_head, position, entries.len()))
                 .collect();
@@ -305,7 +309,8 @@ impl ModelCache {
                 // A token sees what was there before the call, and the call's own tokens up to
                 // itself.
                 let visible = old + token + 1;
-                let weights = weights(query, &keys[..visible], scale);
+                let seen = (&keys[..visible], &places[..visible]);
+                let weights = kind.weights(query_head, (query, first + token), seen, scale);
                 outputs.push(weighted_mean(&weights, &values[..visible]));
                 for (entry, weight) in entries.iter_mut().zip(weights) {
                     entry.received[query_head % group].push(weight);

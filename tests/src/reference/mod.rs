@@ -17,7 +17,7 @@ pub mod score;
 pub mod sparse;
 
 pub use allocate::{Allocate, ErrorAware};
-pub use attention::Encoding;
+pub use attention::{Encoding, Kind};
 pub use cache::{Budget, Entry, LayerCache, ModelCache, Prefill, Settings};
 pub use margin::Margin;
 pub use method::{Method, Positions, Recent};

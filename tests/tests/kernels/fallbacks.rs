@@ -7,7 +7,7 @@ use briquette::ops::{
 use briquette_kernels::Kernels;
 use briquette_ops::{
     AccumulateInput, AttentionInput, AttentionOps, ClusterOps, DecodeInput, DenseKv, KvLayout,
-    MergeOps, RowWeightsInput, SelectOps,
+    MergeOps, RowWeightsInput, Scoring, SelectOps,
 };
 use briquette_tests::inputs::Noise;
 use burn::tensor::{DType, Device, Int, Tensor};
@@ -40,7 +40,7 @@ fn mistakes_are_errors_through_the_traits() {
             keys: zeros([1, 2, count, channels]),
             values: zeros([1, 2, count, channels]),
             visibility: Visibility::Causal,
-            scale: 1.0,
+            scoring: Scoring::plain(1.0),
             column_sums: true,
             column_squares: false,
         };
@@ -57,7 +57,8 @@ fn mistakes_are_errors_through_the_traits() {
             counts: None,
             visibility: Visibility::Causal,
         });
-        let step = DecodeInput { queries: zeros([1, 2, 1, 4]), kv, scale: 1.0, weights: false };
+        let (queries, scoring) = (zeros([1, 2, 1, 4]), Scoring::plain(1.0));
+        let step = DecodeInput { queries, kv, scoring, weights: false };
         let expected = by.value("entries", 9, "at most 8, the capacity");
         assert_eq!(kernels.decode(&step).unwrap_err(), expected);
 

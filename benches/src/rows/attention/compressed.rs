@@ -10,7 +10,7 @@ use briquette::{
 };
 use briquette_ops::{
     AttentionInput, AttentionOps, ClusterOps, ClusteredKv, DecodeInput, DecodeOutput, EntryOps,
-    KvLayout, MergeOps, ModelOps, PackedGroups, PackedVectors, QuantizedKv, RotaryTables,
+    KvLayout, MergeOps, ModelOps, PackedGroups, PackedVectors, QuantizedKv, RotaryTables, Scoring,
     SelectOps, Tail,
 };
 use burn::tensor::{DType, Distribution, Int, Tensor, TensorData};
@@ -243,7 +243,7 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
         .map(|(queries, kv)| DecodeInput {
             queries,
             kv: KvLayout::Clustered(kv),
-            scale,
+            scoring: Scoring::plain(scale),
             weights: false,
         })
         .collect();

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use briquette::ops::{HeadPattern, Ops, Reference};
 use briquette_ops::{
-    AttentionInput, AttentionOps, DecodeInput, KvLayout, RaggedKv, SparseAttentionInput,
+    AttentionInput, AttentionOps, DecodeInput, KvLayout, RaggedKv, Scoring, SparseAttentionInput,
     SparseTiles, Tail,
 };
 use burn::tensor::{Int, Tensor, TensorData, module, ops::AttentionModuleOptions};
@@ -191,7 +191,7 @@ fn ragged(bench: &mut Bench) {
             tail: tail.clone(),
             tail_counts: None,
         }),
-        scale: (HEAD_DIM as f64).powf(-0.5),
+        scoring: Scoring::plain((HEAD_DIM as f64).powf(-0.5)),
         weights: false,
     };
     let case = Case {

@@ -6,7 +6,7 @@ pub(super) mod rotary;
 pub(super) mod scores;
 
 use briquette::ops::Visibility;
-use briquette_ops::AttentionInput;
+use briquette_ops::{AttentionInput, Scoring};
 use burn::tensor::Tensor;
 
 const HEAD_DIM: usize = 128;
@@ -18,7 +18,7 @@ fn causal([queries, keys, values]: [Tensor<4>; 3]) -> AttentionInput {
         keys,
         values,
         visibility: Visibility::Causal,
-        scale: (HEAD_DIM as f64).powf(-0.5),
+        scoring: Scoring::plain((HEAD_DIM as f64).powf(-0.5)),
         column_sums: false,
         column_squares: false,
     }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow};
 use briquette::ops::{Ops, Reference, Visibility};
-use briquette_ops::{AttentionInput, MomentsInput, WindowInput};
+use briquette_ops::{AttentionInput, MomentsInput, Scoring, WindowInput};
 use burn::tensor::{Tensor, activation::softmax, module::avg_pool1d, ops::AvgPoolOptions};
 
 use super::{HEAD_DIM, causal};
@@ -98,7 +98,7 @@ fn window(bench: &mut Bench) {
                 queries: q.clone(),
                 keys: keys[set].clone(),
                 visibility: Visibility::Causal,
-                scale: (HEAD_DIM as f64).powf(-0.5),
+                scoring: Scoring::plain((HEAD_DIM as f64).powf(-0.5)),
             },
             own: vec![window],
             deviations: false,

@@ -2,7 +2,7 @@
 
 use briquette::{CacheConfig, KvCache, Policy, ops::Visibility};
 use briquette_models::{Instruction, Model, reconstruct};
-use briquette_ops::{MomentsInput, WindowInput};
+use briquette_ops::{MomentsInput, Scoring, WindowInput};
 use burn::tensor::{DType, Int, Tensor};
 
 use super::capture::{Capture, Passed, Projections};
@@ -176,7 +176,7 @@ fn attention_received(
         queries: encoding.encode(all(|part| &part.queries, None), of_queries),
         keys: encoding.encode(all(|part| &part.keys, Some(&layer.prompt)), of_keys),
         visibility: Visibility::Causal,
-        scale: 1.0 / (shape.head_dim as f64).sqrt(),
+        scoring: Scoring::plain(1.0 / (shape.head_dim as f64).sqrt()),
     };
     let moments = CacheConfig::default().ops.window_moments(MomentsInput {
         window,

@@ -1,6 +1,8 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{prefill::AttentionOutput, rotary::RotaryTables, visibility::Visibility};
+use super::{
+    prefill::AttentionOutput, rotary::RotaryTables, scoring::Scoring, visibility::Visibility,
+};
 
 /// Decode step of a layer: one query per head, or a few, over all keys and values of the layer.
 #[derive(Clone, Debug)]
@@ -10,8 +12,9 @@ pub struct DecodeInput {
     pub queries: Tensor<4>,
     /// Keys and values.
     pub kv: KvLayout,
-    /// Factor of query-key products before the softmax.
-    pub scale: f64,
+    /// How query-key products become weights. Only [`KvLayout::Dense`] has the positions that some
+    /// read.
+    pub scoring: Scoring,
     /// Whether to return [`DecodeOutput::weights`].
     pub weights: bool,
 }

@@ -124,7 +124,7 @@ fn lines(
         queries: input.queries.clone().narrow(2, new - last, last),
         keys: input.keys.clone(),
         visibility: input.visibility.clone().of_last(last),
-        scale: input.scale,
+        scoring: input.scoring.clone(),
     });
     let weights = weights.try_into_vec_as::<f32>().map_err(failed)?;
     let end = places.end();
@@ -179,7 +179,7 @@ fn pooled(input: &AttentionInput, places: &Places, blocks: usize) -> Result<Vec<
     let of_keys = |list: usize| grid.counts(&places.entries[list], 0, grid.columns);
     let queries = mean(queries, heads, grid.rows, &of_queries);
     let keys = mean(keys, kv_heads, grid.columns, &of_keys);
-    let scores = products(queries, keys, input.scale)?;
+    let scores = products(queries, keys, input.scoring.scale)?;
     let found = scores.chunks(grid.rows * grid.columns).enumerate().map(|(list, scores)| {
         let (row, head) = (list / heads, list % heads);
         let counts = of_keys(row * kv_heads + head / (heads / kv_heads));
@@ -248,7 +248,7 @@ fn antidiagonal(
         let queries = queries.clone().narrow(2, first, groups);
         let queries = queries.reshape([batch, kv_heads, group * groups, stride * head_dim]);
         let keys = keys.clone().narrow(2, 0, end).swap_dims(2, 3);
-        let scores = precise_product(queries * (input.scale / stride as f64), keys);
+        let scores = precise_product(queries * (input.scoring.scale / stride as f64), keys);
         let scores = scores.reshape([batch, heads, groups, end]);
         let before = Tensor::zeros([1, 1, groups, end - groups], (&device, DType::F32));
         let causal = Tensor::cat(vec![before, last_block.clone()], 3);

@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Tensor};
 
-use super::{visibility::Visibility, weights::block_weights};
+use super::{scoring::Scoring, visibility::Visibility, weights::block_weights};
 use crate::product::{Precision, product};
 
 /// New queries, and the entries of a layer that they attend to. The queries belong to the last
@@ -17,8 +17,8 @@ pub struct AttentionInput {
     pub values: Tensor<4>,
     /// Visibility of entries to queries.
     pub visibility: Visibility,
-    /// Factor of query-key products before the softmax.
-    pub scale: f64,
+    /// How query-key products become weights.
+    pub scoring: Scoring,
     /// Whether to return [`AttentionOutput::column_sums`].
     pub column_sums: bool,
     /// Whether to return [`AttentionOutput::column_squares`].
@@ -47,11 +47,14 @@ const BLOCK_NUMBERS: usize = 1 << 22;
 /// Grouped queries are folded into the rows of one product per kv head, so keys are never expanded.
 /// Everything is computed in f32. Without positions, a block reads only the columns that its last
 /// query sees.
-pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
-    let visibility = input.visibility.clone();
+pub(super) fn attention(mut input: AttentionInput) -> AttentionOutput {
+    if input.scoring.reads_positions() {
+        input.visibility = input.visibility.by_position(&input.queries, &input.keys);
+    }
+    let (visibility, scoring) = (input.visibility.clone(), input.scoring.clone());
     let old = behind(&input);
     attention_by(input, |queries, keys, rows, precision| {
-        block_weights(queries, keys, &visibility, rows, old, precision)
+        block_weights(queries, keys, &visibility, &scoring, rows, old, precision)
     })
 }
 
@@ -64,7 +67,7 @@ pub(super) fn attention_by(
     mut weights: impl FnMut(Tensor<4>, Tensor<4>, Range<usize>, Precision) -> Tensor<4>,
 ) -> AttentionOutput {
     let old = behind(&input);
-    let AttentionInput { queries, keys, values, visibility, scale, .. } = input;
+    let AttentionInput { queries, keys, values, visibility, scoring, .. } = input;
     let [batch, heads, new, head_dim] = queries.dims();
     let [_, kv_heads, entries, _] = keys.dims();
     let group = heads / kv_heads;
@@ -72,7 +75,7 @@ pub(super) fn attention_by(
     let precision = Precision::of(&[dtype, keys.dtype()], &queries.device());
     let keys = keys.cast(DType::F32).swap_dims(2, 3);
     let values = values.cast(DType::F32);
-    let queries = queries.cast(DType::F32) * scale;
+    let queries = queries.cast(DType::F32) * scoring.scale;
 
     let block = (BLOCK_NUMBERS / (batch * heads * entries)).clamp(16, 512).min(new);
     let mut outputs = Vec::with_capacity(new.div_ceil(block));

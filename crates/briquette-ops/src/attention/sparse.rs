@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use burn::tensor::{DType, Tensor, TensorData, activation::softmax};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use super::{
     estimate::{self, Places},
@@ -11,6 +11,8 @@ use super::{
     weights::INVISIBLE,
 };
 use crate::{error::Result, host::HostInput, product::product};
+
+const NAME: &str = "sparse attention";
 
 /// Attention over a prompt in which each query head computes a part of its weights.
 #[derive(Clone, Debug)]
@@ -28,7 +30,7 @@ impl SparseAttentionInput {
     /// # Errors
     /// [`OpError::Shape`](crate::OpError::Shape) if there are not as many patterns as query heads,
     /// [`OpError::Value`](crate::OpError::Value) if the numbers of a pattern break its conditions
-    /// ([`HeadPattern::breaks`]), [`OpError::Execution`](crate::OpError::Execution) if the device
+    /// ([`HeadPattern::breaks`]), or if queries see a window, [`OpError::Execution`](crate::OpError::Execution) if the device
     /// failed.
     pub fn tiles(&self) -> Result<SparseTiles> {
         let (places, masks) = self.masks()?;
@@ -39,12 +41,15 @@ impl SparseAttentionInput {
     fn masks(&self) -> Result<(Places, Vec<SparsityMask>)> {
         let Self { attention, patterns } = self;
         let heads = attention.queries.dims()[1];
-        let input = HostInput("sparse attention");
+        let input = HostInput(NAME);
         input.shape("patterns", [patterns.len()], [heads])?;
         for (head, pattern) in patterns.iter().enumerate() {
             if let Some(expected) = pattern.breaks() {
                 input.value("the head whose pattern cannot be", head, false, expected)?;
             }
+        }
+        if let Some(window) = attention.scoring.window {
+            input.value("the window", window, false, "none where heads have patterns")?;
         }
         let places = Places::of(attention)?;
         let masks = estimate::masks(attention, patterns, &places)?;
@@ -56,17 +61,20 @@ impl SparseAttentionInput {
 pub(super) fn sparse_attention(input: SparseAttentionInput) -> Result<AttentionOutput> {
     let (places, masks) = input.masks()?;
     let input = input.attention;
-    let heads = input.queries.dims()[1];
-    let mut masks = Masks { places: &places, of_heads: &masks, heads };
+    let (heads, scoring) = (input.queries.dims()[1], input.scoring.clone());
+    let slopes =
+        scoring.slopes.as_ref().map(|slopes| HostInput(NAME).floats(slopes)).transpose()?;
+    let mut masks = Masks { places: &places, of_heads: &masks, heads, slopes };
     Ok(attention_by(input, |queries, keys, rows, precision| {
         let [batch, heads, count, head_dim] = queries.dims();
         let [_, kv_heads, _, columns] = keys.dims();
         let queries = queries.reshape([batch, kv_heads, heads / kv_heads * count, head_dim]);
         let scores = product(queries, keys, precision).reshape([batch, heads, count, columns]);
+        let scores = scoring.capped(scores);
         let (bias, counted) = masks.of(rows, columns, batch);
         let on = |data| Tensor::<4>::from_data(data, (&scores.device(), DType::F32));
         let (bias, counted) = (on(bias), on(counted));
-        softmax(scores + bias, 3) * counted
+        scoring.softmax(scores + bias) * counted
     }))
 }
 
@@ -75,6 +83,8 @@ struct Masks<'a> {
     places: &'a Places,
     of_heads: &'a [SparsityMask],
     heads: usize,
+    /// The slope of each query head.
+    slopes: Option<Vec<f32>>,
 }
 
 impl Masks<'_> {
@@ -92,9 +102,13 @@ impl Masks<'_> {
             for head in 0..self.heads {
                 let mask = &self.of_heads[row * self.heads + head];
                 let entries = &self.places.entries[row * kv_heads + head / group][..columns];
+                let slope = self.slopes.as_ref().map(|slopes| slopes[head]);
                 for &query in queries {
                     bias.extend(entries.iter().enumerate().map(|(column, &entry)| {
-                        if mask.sees(query, column, entry) { 0.0 } else { INVISIBLE as f32 }
+                        match mask.sees(query, column, entry) {
+                            true => slope.map_or(0.0, |slope| slope * (entry - query) as f32),
+                            false => INVISIBLE as f32,
+                        }
                     }));
                 }
             }

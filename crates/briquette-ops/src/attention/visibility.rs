@@ -1,4 +1,8 @@
+use std::ops::Range;
+
 use burn::tensor::{Int, Tensor};
+
+use crate::constant::counting;
 
 /// Visibility of entries to queries: a query sees the entries at its own position or before, except
 /// padding.
@@ -7,7 +11,8 @@ use burn::tensor::{Int, Tensor};
 #[derive(Clone, Debug)]
 pub enum Visibility {
     /// By order: nothing is padding, and the queries belong to the last entries: query `i` of `new`
-    /// sees the first `entries − new + i + 1`. No position is read.
+    /// sees the first `entries − new + i + 1`. Where [`Scoring`](crate::Scoring) reads positions, the
+    /// position of an entry is its column.
     Causal,
     /// By position.
     Positions {
@@ -19,6 +24,23 @@ pub enum Visibility {
 }
 
 impl Visibility {
+    /// Returns the visibility by position: columns of [`Causal`](Self::Causal) are positions.
+    pub(super) fn by_position(self, queries: &Tensor<4>, keys: &Tensor<4>) -> Self {
+        let Self::Causal = self else { return self };
+        let [batch, _, new, _] = queries.dims();
+        let [_, kv_heads, entries, _] = keys.dims();
+        let device = queries.device();
+        let places = |range: Range<usize>, heads: usize| -> Tensor<3, Int> {
+            let count = range.len();
+            counting(range, &device).reshape([1, 1, count]).expand([batch, heads, count])
+        };
+        let old = entries.saturating_sub(new);
+        Self::Positions {
+            queries: places(old..old + new, 1),
+            entries: places(0..entries, kv_heads),
+        }
+    }
+
     /// Narrows the visibility to the last `count` queries.
     pub fn of_last(self, count: usize) -> Self {
         match self {

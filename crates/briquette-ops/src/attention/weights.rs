@@ -1,6 +1,6 @@
-use burn::tensor::{DType, Device, Tensor, activation::softmax};
+use burn::tensor::{DType, Device, Tensor};
 
-use super::visibility::Visibility;
+use super::{scoring::Scoring, visibility::Visibility};
 use crate::{
     constant::counting,
     product::{Precision, product},
@@ -13,11 +13,13 @@ pub(super) const INVISIBLE: f64 = -1e30;
 ///
 /// `queries` are scaled, `[batch, query_heads, rows, head_dim]`; `keys` are transposed,
 /// `[batch, kv_heads, head_dim, columns]`. `range` is the range of the block among the queries of
-/// `visibility`, and `old` the number of entries before those of the queries.
+/// `visibility`, which is by position if `scoring` reads positions, and `old` the number of entries
+/// before those of the queries.
 pub(super) fn block_weights(
     queries: Tensor<4>,
     keys: Tensor<4>,
     visibility: &Visibility,
+    scoring: &Scoring,
     range: std::ops::Range<usize>,
     old: usize,
     precision: Precision,
@@ -27,29 +29,46 @@ pub(super) fn block_weights(
     let group = heads / kv_heads;
     let queries = queries.reshape([batch, kv_heads, group * rows, head_dim]);
     let scores = product(queries, keys, precision).reshape([batch, heads, rows, columns]);
+    let scores = scoring.capped(scores);
     let Visibility::Positions { queries: of_queries, entries } = visibility else {
         if rows == 1 {
             // One query, and columns end with its own entry.
-            return softmax(scores, 3);
+            return scoring.softmax(scores);
         }
         let device = scores.device();
         let bias = causal_bias(rows, columns, old + range.start, &device);
-        return softmax(scores + bias, 3);
+        return scoring.softmax(scores + bias);
     };
     let query_positions = of_queries.clone().narrow(2, range.start, rows).unsqueeze_dim::<4>(3);
     let entry_positions = entries.clone().narrow(2, 0, columns).unsqueeze_dim::<4>(2);
     let shape = [batch, kv_heads, rows, columns];
     let seen_by =
         entry_positions.clone().expand(shape).lower_equal(query_positions.clone().expand(shape));
-    let written = entry_positions.greater_equal_scalar(0).expand(shape);
-    let bias = (seen_by.bool_and(written).float().cast(DType::F32) - 1.0) * -INVISIBLE;
-    let bias = bias
-        .reshape([batch, kv_heads, 1, rows, columns])
-        .expand([batch, kv_heads, group, rows, columns])
-        .reshape([batch, heads, rows, columns]);
+    let written = entry_positions.clone().greater_equal_scalar(0).expand(shape);
+    let mut seen = seen_by.bool_and(written);
+    if let Some(window) = scoring.positions_seen() {
+        let behind = query_positions.clone().sub_scalar(window).expand(shape);
+        seen = seen.bool_and(entry_positions.clone().expand(shape).greater(behind));
+    }
+    let seen = seen.float().cast(DType::F32);
+    let of_heads = [batch, kv_heads, group, rows, columns];
+    let grouped = |x: Tensor<4>| -> Tensor<4> {
+        let x: Tensor<5> = x.reshape([batch, kv_heads, 1, rows, columns]);
+        x.expand(of_heads).reshape([batch, heads, rows, columns])
+    };
+    let in_window = scoring.window.map(|_| grouped(seen.clone()));
+    let mut bias = grouped((seen - 1.0) * -INVISIBLE);
+    if let Some(slopes) = scoring.bias(&query_positions, &entry_positions) {
+        bias = bias + slopes.reshape([batch, heads, rows, columns]);
+    }
     // A query that is padding sees nothing, and its softmax is uniform: it must not be scored.
     let counted = query_positions.greater_equal_scalar(0).float().cast(DType::F32);
-    softmax(scores + bias, 3) * counted
+    let weights = scoring.softmax(scores + bias) * counted;
+    // Nor must one with nothing in its window.
+    match in_window {
+        Some(seen) => weights * seen,
+        None => weights,
+    }
 }
 
 /// Returns zero where column ≤ row + `offset` and [`INVISIBLE`] elsewhere, `[1, 1, rows, columns]`.

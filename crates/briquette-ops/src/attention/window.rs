@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Tensor};
 
-use super::{visibility::Visibility, weights::block_weights};
+use super::{scoring::Scoring, visibility::Visibility, weights::block_weights};
 use crate::constant::constant_floats;
 use crate::product::Precision;
 
@@ -13,8 +13,8 @@ pub struct WindowInput {
     pub keys: Tensor<4>,
     /// Visibility of entries to queries.
     pub visibility: Visibility,
-    /// Factor of query-key products before the softmax.
-    pub scale: f64,
+    /// How query-key products become weights.
+    pub scoring: Scoring,
 }
 
 /// A window of queries whose attention weights are summed.
@@ -44,14 +44,18 @@ pub struct MomentsOutput {
 
 /// Computes the weights of the window as one block of queries.
 pub(super) fn window_weights(input: WindowInput) -> Tensor<4> {
-    let WindowInput { queries, keys, visibility, scale } = input;
+    let WindowInput { queries, keys, mut visibility, scoring } = input;
+    if scoring.reads_positions() {
+        visibility = visibility.by_position(&queries, &keys);
+    }
     let rows = queries.dims()[2];
     let entries = keys.dims()[2];
     let precision = Precision::of(&[queries.dtype(), keys.dtype()], &queries.device());
     block_weights(
-        queries.cast(DType::F32) * scale,
+        queries.cast(DType::F32) * scoring.scale,
         keys.cast(DType::F32).swap_dims(2, 3),
         &visibility,
+        &scoring,
         0..rows,
         entries.saturating_sub(rows),
         precision,

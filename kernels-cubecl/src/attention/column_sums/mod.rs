@@ -51,7 +51,7 @@ pub fn column_scores(
     local: usize,
 ) -> Result<ColumnScoresOutput> {
     check(input, &log_sum_exp, local)?;
-    let AttentionInput { queries, keys, visibility, scale, column_squares: squares, .. } =
+    let AttentionInput { queries, keys, visibility, scoring, column_squares: squares, .. } =
         input.clone();
     let [queries, keys] = [queries, keys].map(Tensor::into_dispatch);
     let (sums, local_sums, squared) = Dispatch::column_scores(
@@ -59,7 +59,7 @@ pub fn column_scores(
         keys,
         log_sum_exp.into_dispatch(),
         visibility.into(),
-        scale as f32,
+        scoring.scale as f32,
         local,
         squares,
     );
@@ -79,6 +79,7 @@ fn check(input: &AttentionInput, log_sum_exp: &Tensor<3>, local: usize) -> Resul
     check.value("local", local, local <= new, format!("at most {new}, the queries"))?;
     let entries = input.keys.dims()[2];
     check.countable("the sums", &[batch, heads, entries])?;
+    check.plain(&input.scoring)?;
     check.tensors(8)?;
     // The most cubes of either way to launch.
     let blocks = entries.div_ceil(FEWEST_KEYS);

@@ -49,7 +49,7 @@ pub struct PromptAttention {
 /// to, or the device has no kernels or cannot launch so much.
 pub fn attention(input: &AttentionInput) -> Result<PromptAttention> {
     check(input)?;
-    let AttentionInput { queries, keys, values, visibility, scale, .. } = input.clone();
+    let AttentionInput { queries, keys, values, visibility, scoring, .. } = input.clone();
     let [queries, keys, values] = [queries, keys, values].map(Tensor::into_dispatch);
     let (output, log_sum_exp) = Dispatch::prompt_attention(
         queries,
@@ -57,7 +57,7 @@ pub fn attention(input: &AttentionInput) -> Result<PromptAttention> {
         values,
         visibility.into(),
         Tiles::All,
-        scale as f32,
+        scoring.scale as f32,
     );
     Ok(PromptAttention {
         output: Tensor::from_dispatch(output),
@@ -71,6 +71,7 @@ fn check(input: &AttentionInput) -> Result<()> {
     check.shape("values", input.values.dims(), input.keys.dims())?;
     check.same_type("values", input.values.dtype(), input.keys.dtype())?;
     let [batch, heads, new, _] = input.queries.dims();
+    check.plain(&input.scoring)?;
     check.tensors(7)?;
     // The most cubes of either way to launch.
     let blocks = new.div_ceil(FEWEST_QUERIES);

@@ -93,6 +93,7 @@ fn check(window: &WindowInput, operation: &'static str) -> Result<Check> {
     }
     let grouped = heads.is_multiple_of(kv_heads);
     check.value("query_heads", heads, grouped, format!("a multiple of {kv_heads}"))?;
+    check.plain(&window.scoring)?;
     check.countable("queries", &window.queries.dims())?;
     check.countable("keys", &window.keys.dims())?;
     check.countable("sums", &[batch, heads, entries])?;
@@ -129,7 +130,7 @@ fn run(window: WindowInput, counted: Vec<usize>, kind: Kind) -> [Tensor<4>; 3] {
         window.keys.into_dispatch(),
         visible,
         counted.into_dispatch(),
-        window.scale as f32,
+        window.scoring.scale as f32,
         kind,
     );
     [first, squares, scatter].map(Tensor::from_dispatch)

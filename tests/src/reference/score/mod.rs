@@ -289,7 +289,7 @@ impl Score {
 #[cfg(test)]
 pub(crate) mod by_hand {
     use crate::reference::{
-        Budget, Encoding, Entry, Method, ModelCache, Precision, Prefill, Profile, Settings,
+        Budget, Encoding, Entry, Kind, Method, ModelCache, Precision, Prefill, Profile, Settings,
     };
 
     /// An entry of a head with one query head that received `accumulated` from one query.
@@ -317,6 +317,7 @@ pub(crate) mod by_hand {
             kv_heads: 1,
             head_dim: 1,
             scale: 1.0,
+            kind: Kind::default(),
             encoding: Encoding::None,
             method,
             profile: Profile::default(),

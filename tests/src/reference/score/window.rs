@@ -1,9 +1,8 @@
 //! SnapKV, TOVA, CompressKV: what the last queries attend to.
 
-use crate::reference::attention::weights;
 use crate::reference::margin::falling;
 use crate::reference::profile::HeadScore;
-use crate::reference::{Entry, LayerCache, ModelCache};
+use crate::reference::{Entry, LayerCache, ModelCache, Settings};
 
 /// The scores of an observation window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,21 +107,24 @@ pub fn outside(layer: &LayerCache, entries: &[Entry], window: usize) -> usize {
 /// they came; zero where a query cannot see. `[query_heads][queries][entries of its kv head]`.
 pub fn window_weights(cache: &ModelCache, layer: usize, window: usize) -> Vec<Vec<Vec<f64>>> {
     let LayerCache { heads, seen, prompt_start, .. } = &cache.layers[layer];
-    let group = cache.settings.query_heads / cache.settings.kv_heads;
+    let Settings { query_heads, kv_heads, scale, ref kind, .. } = cache.settings;
+    let group = query_heads / kv_heads;
     // A policy that only ever compresses prompts asks the prompt at hand: a short one votes alone.
     let mut first = seen.saturating_sub(window);
     if cache.settings.decode_every.is_none() {
         first = first.max(*prompt_start);
     }
     let mut all = Vec::new();
-    for query_head in 0..cache.settings.query_heads {
+    for query_head in 0..query_heads {
         let entries = &heads[query_head / group];
         let keys = cache.keys(entries);
+        let places: Vec<usize> = entries.iter().map(|entry| entry.position).collect();
         let mut rows = Vec::new();
         for position in first..*seen {
             let visible = entries.iter().filter(|entry| entry.position <= position).count();
             let query = cache.query(layer, query_head, position, entries.len());
-            let mut row = weights(&query, &keys[..visible], cache.settings.scale);
+            let seen = (&keys[..visible], &places[..visible]);
+            let mut row = kind.weights(query_head, (&query, position), seen, scale);
             row.resize(entries.len(), 0.0);
             rows.push(row);
         }

@@ -9,6 +9,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use crate::common::{floats, integers};
 
 mod decode;
+mod kinds;
 mod prefill;
 mod rotary;
 mod sparse;

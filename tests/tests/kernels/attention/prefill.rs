@@ -3,7 +3,7 @@
 
 use briquette::ops::{AttentionOutput, Reference, Visibility};
 use briquette_kernels::{FEW_QUERIES, PromptAttention, attention, column_scores, supports};
-use briquette_ops::{AttentionInput, AttentionOps};
+use briquette_ops::{AttentionInput, AttentionOps, Scoring};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
@@ -179,7 +179,7 @@ impl Case {
             keys: long(&keys),
             values: long(&values),
             visibility: self.visibility(device),
-            scale: SCALE,
+            scoring: Scoring::plain(SCALE),
             column_sums: true,
             column_squares: true,
         };
@@ -234,7 +234,7 @@ fn calls_that_do_not_fit_are_refused() {
         keys: zeros(keys, device),
         values: zeros(keys, device),
         visibility: Visibility::Causal,
-        scale: 1.0,
+        scoring: Scoring::plain(1.0),
         column_sums: true,
         column_squares: false,
     };

@@ -3,7 +3,7 @@
 
 use briquette::ops::{HeadPattern, Reference, Visibility};
 use briquette_kernels::{Kernels, sparse_attention, supports};
-use briquette_ops::{AttentionInput, AttentionOps, SparseAttentionInput};
+use briquette_ops::{AttentionInput, AttentionOps, Scoring, SparseAttentionInput};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
@@ -50,7 +50,7 @@ fn inputs(
         keys: random([batch, 2, entries, head_dim]),
         values: random([batch, 2, entries, head_dim]),
         visibility: Visibility::Causal,
-        scale: SCALE,
+        scoring: Scoring::plain(SCALE),
         column_sums: false,
         column_squares: false,
     }

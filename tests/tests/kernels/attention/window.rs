@@ -3,7 +3,7 @@
 
 use briquette::ops::{Reference, Visibility};
 use briquette_kernels::{supports, window_moments, window_weights};
-use briquette_ops::{AttentionOps, MomentsInput, MomentsOutput, WindowInput};
+use briquette_ops::{AttentionOps, MomentsInput, MomentsOutput, Scoring, WindowInput};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
@@ -169,14 +169,15 @@ impl Case {
         let k = noise.tensor([batch, kv_heads, entries, head_dim], &host).cast(dtype);
         let scale = 0.3;
         let expected = self.expected(&f64s(&q), &f64s(&k), scale);
-        let visibility = self.visibility(device);
+        let (visibility, scoring) = (self.visibility(device), Scoring::plain(scale));
         let (q, k) = (q.to_device(device), k.to_device(device));
         // A part of a wider tensor whose other part is NaN, and the transpose of another.
         let wide = Tensor::cat(vec![k.clone(), k.clone().mul_scalar(f32::NAN)], 2);
         let turned = turned(&q, 2, 3);
         let mut first = None;
         for (queries, keys) in [(q, k), (turned, wide.narrow(2, 0, entries))] {
-            let window = WindowInput { queries, keys, visibility: visibility.clone(), scale };
+            let (visibility, scoring) = (visibility.clone(), scoring.clone());
+            let window = WindowInput { queries, keys, visibility, scoring };
             // What a buffer that is used again may hold.
             drop(Tensor::<3>::full([batch, query_heads, entries], f32::NAN, device) * 1.0);
             let weights =
@@ -249,7 +250,7 @@ fn window_scores_of_blind_queries_and_unseen_entries() {
                 queries: positions(&[-1, 2, 5]),
                 entries: positions(&[3, 4, 6]),
             },
-            scale: 1.0,
+            scoring: Scoring::plain(1.0),
         };
         let found = numbers(window_weights(window).unwrap());
         let third = 1.0 / 3.0;
@@ -268,7 +269,7 @@ fn window(queries: [usize; 4], keys: [usize; 4], device: &Device) -> WindowInput
             queries: Tensor::zeros([queries[0], 1, queries[2]], device),
             entries: Tensor::zeros([keys[0], keys[1], keys[2]], device),
         },
-        scale: 1.0,
+        scoring: Scoring::plain(1.0),
     }
 }
 
@@ -303,7 +304,7 @@ fn window_scores_are_the_reference() {
             queries: noise.tensor([2, 4, 6, 16], device),
             keys: noise.tensor([2, 2, 40, 16], device),
             visibility: case.visibility(device),
-            scale: 0.5,
+            scoring: Scoring::plain(0.5),
         };
         let close = |found: f32| assert!(found < 1e-5, "{found}");
         let found =

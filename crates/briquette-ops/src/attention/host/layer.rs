@@ -33,7 +33,7 @@ pub(super) trait HostKv {
 
 /// Attention of one query per head over a layer.
 pub(super) fn attend(input: &DecodeInput, kv: &impl HostKv) -> Result<DecodeOutput> {
-    let DecodeInput { queries, scale, weights: wanted, .. } = input;
+    let DecodeInput { queries, scoring, weights: wanted, .. } = input;
     let (check, [batch, kv_heads, head_dim]) = (kv.input(), kv.dims());
     let query_heads = queries.dims()[1];
     check.shape("queries", queries.dims(), [batch, query_heads, 1, head_dim])?;
@@ -43,8 +43,15 @@ pub(super) fn attend(input: &DecodeInput, kv: &impl HostKv) -> Result<DecodeOutp
     let some = query_heads > 0 && head_dim > 0 && columns > 0;
     check.value("columns", columns, some, "1 or more, as channels and heads")?;
     let group = query_heads / kv_heads;
+    let sinks = match &scoring.sinks {
+        Some(sinks) => {
+            check.shape("sinks", sinks.dims(), [query_heads])?;
+            Some(check.floats(sinks)?)
+        }
+        None => None,
+    };
     let mut all = check.floats(queries)?;
-    all.iter_mut().for_each(|number| *number *= *scale as f32);
+    all.iter_mut().for_each(|number| *number *= scoring.scale as f32);
     let mut output = vec![0.0; all.len()];
     let mut weights = vec![0.0; batch * query_heads * columns];
     let lists = all.chunks(group * head_dim).zip(output.chunks_mut(group * head_dim));
@@ -52,7 +59,14 @@ pub(super) fn attend(input: &DecodeInput, kv: &impl HostKv) -> Result<DecodeOutp
     for (list, ((queries, output), weights)) in lists {
         let first = kv.first(list);
         kv.score(list, queries, weights);
-        weights.chunks_mut(columns).for_each(|weights| softmax(&mut weights[first..]));
+        for (head, weights) in weights.chunks_mut(columns).enumerate() {
+            let scores = &mut weights[first..];
+            if let Some(cap) = scoring.softcap.map(|cap| cap as f32) {
+                scores.iter_mut().for_each(|score| *score = (*score / cap).tanh() * cap);
+            }
+            let head = list % kv_heads * group + head;
+            softmax(scores, sinks.as_ref().map(|sinks| sinks[head]));
+        }
         kv.weigh(list, weights, output);
     }
     let device = queries.device();

@@ -58,10 +58,11 @@ pub(super) fn add_all(sum: &mut [f32], factors: &[f32], rows: &[f32]) {
     }
 }
 
-/// Turns scores into weights that add up to one; of none it makes none.
-pub(super) fn softmax(scores: &mut [f32]) {
-    let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut total = 0.0;
+/// Turns scores into weights that add up to one, with that of a sink if there is one; of none it
+/// makes none.
+pub(super) fn softmax(scores: &mut [f32], sink: Option<f32>) {
+    let highest = scores.iter().copied().fold(sink.unwrap_or(f32::NEG_INFINITY), f32::max);
+    let mut total = sink.map_or(0.0, |sink| (sink - highest).exp());
     for score in &mut *scores {
         *score = (*score - highest).exp();
         total += *score;

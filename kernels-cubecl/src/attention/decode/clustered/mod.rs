@@ -84,7 +84,7 @@ pub(crate) fn clustered(input: &DecodeInput, kv: &ClusteredKv) -> Result<DecodeO
         kv.padding_columns.into_dispatch(),
         rotary,
         tail,
-        input.scale as f32,
+        input.scoring.scale as f32,
         wanted,
     );
     Ok(DecodeOutput {
@@ -125,6 +125,7 @@ fn check(input: &DecodeInput, kv: &ClusteredKv) -> Result<()> {
     if let Some(rotary) = &kv.rotary {
         check_tables(rotary, &check, heads, columns)?;
     }
+    check.plain(&input.scoring)?;
     check.countable("directions", &kv.directions.dims())?;
     check.countable("tokens_by_cluster", &kv.tokens_by_cluster.dims())?;
     check.countable("tail_keys", &kv.tail.keys.dims())?;

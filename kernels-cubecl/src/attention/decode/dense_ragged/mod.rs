@@ -77,6 +77,7 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
             }
         }
     };
+    check.plain(&input.scoring)?;
     check_cubes(&check, &input.queries, &keys, entries)?;
     Ok(call(input, mask, counts, [keys, values], entries))
 }
@@ -104,6 +105,7 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
     check.countable("the list", &[rows, head_dim])?;
     let total = width.saturating_add(tail.entries);
     check.value("entries with those of the list", total, total > 0, "at least 1")?;
+    check.plain(&input.scoring)?;
     check_cubes(&check, &input.queries, &tail.keys, total)?;
     if let Some(counts) = &tail_counts {
         check.shape("tail_counts", counts.dims(), [batch * kv_heads])?;
@@ -143,7 +145,7 @@ fn call(
         Some(counts) => EntryCounts::Counted { of_heads: counts.into_dispatch() },
         None => EntryCounts::Alike,
     };
-    let (scale, wanted) = (input.scale as f32, input.weights);
+    let (scale, wanted) = (input.scoring.scale as f32, input.weights);
     let found = Dispatch::decode_attention(queries, rows, mask, counts, scale, wanted);
     let (output, weights) = match found {
         DecodeTensors::Plain { output } => (output, None),

@@ -95,7 +95,7 @@ pub(crate) fn quantized(input: &DecodeInput, kv: &QuantizedKv) -> Result<DecodeO
         input.queries.clone().into_dispatch(),
         pages,
         tail,
-        input.scale as f32,
+        input.scoring.scale as f32,
         wanted,
     );
     Ok(DecodeOutput {
@@ -132,6 +132,7 @@ fn check(input: &DecodeInput, kv: &QuantizedKv) -> Result<()> {
     let (least, most) = (kv.most_pages * group, kv.most_pages * group + kv.tail.entries);
     let held = (least..=most).contains(&kv.columns);
     check.value("columns", kv.columns, held, format!("{least} to {most}"))?;
+    check.plain(&input.scoring)?;
     check.countable("tail_keys", &kv.tail.keys.dims())?;
     if input.weights {
         split::check_columns(&check, heads, kv.columns)?;

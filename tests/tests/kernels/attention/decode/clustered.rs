@@ -3,7 +3,7 @@
 
 use briquette::ops::OpError;
 use briquette_kernels::decode;
-use briquette_ops::{ClusteredKv, DecodeInput, KvLayout, RotaryTables, Tail};
+use briquette_ops::{ClusteredKv, DecodeInput, KvLayout, RotaryTables, Scoring, Tail};
 use briquette_tests::{
     backends::host,
     inputs::Noise,
@@ -176,7 +176,12 @@ impl super::Case for Case {
             rotary,
             tail: Tail { keys: to(&tail_keys), values: to(&tail_values), entries: tail },
         });
-        let input = DecodeInput { queries: to(&queries), kv, scale: SCALE, weights: true };
+        let input = DecodeInput {
+            queries: to(&queries),
+            kv,
+            scoring: Scoring::plain(SCALE),
+            weights: true,
+        };
         Drawn { input, columns, output, weights: all_weights }
     }
 

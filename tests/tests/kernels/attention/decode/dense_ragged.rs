@@ -4,7 +4,9 @@
 
 use briquette::ops::Visibility;
 use briquette_kernels::{decode, supports};
-use briquette_ops::{AttentionOps, DecodeInput, DecodeOutput, DenseKv, KvLayout, RaggedKv, Tail};
+use briquette_ops::{
+    AttentionOps, DecodeInput, DecodeOutput, DenseKv, KvLayout, RaggedKv, Scoring, Tail,
+};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
@@ -213,7 +215,7 @@ impl Case {
         DecodeInput {
             queries: turned(&to(&tensors.queries), 1, 3),
             kv,
-            scale: SCALE,
+            scoring: Scoring::plain(SCALE),
             weights: true,
         }
     }

@@ -3,7 +3,9 @@
 
 use briquette::ops::{OpError, PackedNumbers};
 use briquette_kernels::decode;
-use briquette_ops::{DecodeInput, KvLayout, PackedGroups, PackedVectors, QuantizedKv, Tail};
+use briquette_ops::{
+    DecodeInput, KvLayout, PackedGroups, PackedVectors, QuantizedKv, Scoring, Tail,
+};
 use briquette_tests::{
     backends::host,
     inputs::{Noise, round},
@@ -246,7 +248,7 @@ impl super::Case for Case {
             columns,
         });
         let queries = queries.to_device(device);
-        let input = DecodeInput { queries, kv, scale: SCALE, weights: true };
+        let input = DecodeInput { queries, kv, scoring: Scoring::plain(SCALE), weights: true };
         Drawn { input, columns, output, weights: all_weights }
     }
 
