@@ -13,7 +13,7 @@ use crate::inputs::{Levels, Pattern, Tokens, draw};
 use crate::policy::{policy, profile};
 use crate::reference::score::criticalkv::projection;
 use crate::reference::{
-    Allocate, Encoding, Head, Heads, Margin, ModelCache, Precision, Prefill, Reduce, Score,
+    Allocate, Encoding, Head, Heads, Kind, Margin, ModelCache, Precision, Prefill, Reduce, Score,
     Settings,
 };
 
@@ -158,6 +158,19 @@ impl Session {
         let mut config = CacheConfig::default().with_dtype(self.dtype);
         if self.settings.scale != 1.0 / (self.settings.head_dim as f64).sqrt() {
             config = config.with_softmax_scale(self.settings.scale);
+        }
+        let Kind { softcap, sinks, slopes, window: _ } = &self.settings.kind;
+        let of_heads = |list: &[f64]| {
+            let numbers: Vec<f32> = list.iter().map(|&number| number as f32).collect();
+            let data = TensorData::new(numbers, [list.len()]);
+            Tensor::<1>::from_data(data, (device, DType::F32))
+        };
+        config.softcap = *softcap;
+        if !sinks.is_empty() {
+            config = config.with_sinks(vec![of_heads(sinks); self.settings.layers]);
+        }
+        if !slopes.is_empty() {
+            config = config.with_slopes(of_heads(slopes));
         }
         let policy = self.policy();
         if policy.reads_output_weights() {

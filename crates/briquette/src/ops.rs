@@ -9,8 +9,8 @@ pub(crate) use briquette_ops::*;
 pub use briquette_ops::{
     AttentionOps, AttentionOutput, AttentionStatistics, ClusterOps, Clustering, Entries, EntryOps,
     EvictLimits, EvictMergeInput, EvictSpreadInput, Fallback, HeadPattern, MergeInput, MergeOps,
-    ModelOps, NearestInput, OpError, Ops, PackedNumbers, Reference, SelectInput, SelectOps,
-    Selection, Split, Statistic, Visibility, gather_rows, norm, padding_mask,
+    ModelOps, NearestInput, OpError, Ops, PackedNumbers, Reference, Scoring, SelectInput,
+    SelectOps, Selection, Split, Statistic, Visibility, gather_rows, norm, padding_mask,
 };
 
 /// Returns the fastest operations of this build: kernels on the devices that have them, tensor

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::{
     CacheShape, Error, Policy, Result, check,
-    ops::{Ops, best},
+    ops::{Ops, Scoring, best},
 };
 
 /// The settings a cache needs beyond the model's shape and the policy.
@@ -18,6 +18,12 @@ pub struct CacheConfig {
     pub capacity: Option<usize>,
     /// The factor of query-key products; `None` is `1 / √head_dim`.
     pub softmax_scale: Option<f64>,
+    /// The limit of attention scores; `None` sets none.
+    pub softcap: Option<f64>,
+    /// The learned sink logit of each query head, `[query_heads]` per layer.
+    pub sinks: Option<Arc<[Tensor<1>]>>,
+    /// The ALiBi slope of each query head, `[query_heads]`.
+    pub slopes: Option<Tensor<1>>,
     /// When queries, keys and values are checked for NaN and infinity.
     pub input_check: InputCheck,
     /// The output projection of each layer, `[query_heads · head_dim, hidden]`, for policies that
@@ -38,6 +44,9 @@ impl Default for CacheConfig {
             dtype: None,
             capacity: None,
             softmax_scale: None,
+            softcap: None,
+            sinks: None,
+            slopes: None,
             input_check: InputCheck::default(),
             output_weights: None,
             model: None,
@@ -100,6 +109,28 @@ impl CacheConfig {
         self
     }
 
+    /// Sets the limit of attention scores: x becomes cap · tanh(x / cap), behind the factor of
+    /// query-key products and before the mask (Gemma 2).
+    pub fn with_softcap(mut self, cap: f64) -> Self {
+        self.softcap = Some(cap);
+        self
+    }
+
+    /// Sets the learned sink logits, one tensor per layer, `[query_heads]`: a logit takes part in
+    /// the sum that a query's weights are divided by, and has no value (gpt-oss).
+    pub fn with_sinks(mut self, sinks: Vec<Tensor<1>>) -> Self {
+        self.sinks = Some(sinks.into());
+        self
+    }
+
+    /// Sets the slopes of ALiBi, `[query_heads]`, the same in every layer: slope · (entry's position
+    /// − query's position) is added to a score. Positions are those that tokens were written at,
+    /// whatever was evicted between them.
+    pub fn with_slopes(mut self, slopes: Tensor<1>) -> Self {
+        self.slopes = Some(slopes);
+        self
+    }
+
     /// Sets the weights that the model multiplies the output of attention by, one tensor per layer,
     /// `[query_heads · head_dim, hidden]`: the `weight` of a Burn `Linear`.
     pub fn with_output_weights(mut self, weights: Vec<Tensor<2>>) -> Self {
@@ -130,6 +161,56 @@ impl CacheConfig {
     /// The factor of query-key products of a cache of this shape.
     pub(super) fn scale(&self, shape: CacheShape) -> f64 {
         self.softmax_scale.unwrap_or(1.0 / (shape.head_dim as f64).sqrt())
+    }
+
+    /// How query-key products of a layer become weights.
+    pub(super) fn scoring(&self, shape: CacheShape, layer: usize) -> Scoring {
+        let Self { softcap, ref sinks, ref slopes, .. } = *self;
+        Scoring {
+            softcap,
+            sinks: sinks.as_ref().and_then(|all| all.get(layer).cloned()),
+            slopes: slopes.clone(),
+            ..Scoring::plain(self.scale(shape))
+        }
+    }
+
+    /// Checks that sinks and slopes are those of a model of this shape, on this device.
+    pub(crate) fn check_scoring(&self, shape: CacheShape, device: &Device) -> Result<()> {
+        let CacheShape { layers, query_heads, .. } = shape;
+        let fits = |tensor: &'static str, x: &Tensor<1>| {
+            if x.device() != *device {
+                return Err(Error::WrongDevice {
+                    tensor,
+                    expected: format!("{device:?}"),
+                    found: format!("{:?}", x.device()),
+                });
+            }
+            if x.dims() != [query_heads] {
+                return Err(Error::TensorShape {
+                    tensor,
+                    expected: format!("[{query_heads}], one number per query head"),
+                    found: x.dims().to_vec(),
+                });
+            }
+            Ok(())
+        };
+        if let Some(sinks) = &self.sinks {
+            if sinks.len() != layers {
+                let found = format!("of {} layers", sinks.len());
+                return check::refuse("sinks", found, format!("of {layers} layers, as the cache"));
+            }
+            sinks.iter().try_for_each(|sinks| fits("sinks", sinks))?;
+        }
+        self.slopes.as_ref().map_or(Ok(()), |slopes| fits("slopes", slopes))
+    }
+
+    /// Whether the same queries and keys have the same weights under another configuration, as far
+    /// as the host can tell.
+    pub(super) fn scores_as(&self, other: &Self) -> bool {
+        self.softmax_scale == other.softmax_scale
+            && self.softcap == other.softcap
+            && self.sinks.is_some() == other.sinks.is_some()
+            && self.slopes.is_some() == other.slopes.is_some()
     }
 
     /// Sets the identity of the model among others of its shape.
@@ -167,12 +248,14 @@ impl CacheConfig {
             });
         }
         self.capacity.map_or(Ok(()), |capacity| check::columns("capacity", capacity))?;
-        match self.softmax_scale {
-            Some(scale) if !(scale.is_finite() && scale > 0.0) => {
-                check::refuse("softmax_scale", scale, "a positive number")
+        for (parameter, number) in
+            [("softmax_scale", self.softmax_scale), ("softcap", self.softcap)]
+        {
+            if let Some(number) = number.filter(|number| !(number.is_finite() && *number > 0.0)) {
+                return check::refuse(parameter, number, "a positive number");
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 }
 

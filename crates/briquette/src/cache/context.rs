@@ -2,8 +2,13 @@ use burn::tensor::{DType, Device};
 
 use super::{CacheConfig, shared_attention::SharedAttention};
 use crate::{
-    CacheShape, LayerView, Policy, device::Rows, ops::Entries, position::PositionEncoding,
-    stage::AttentionRequest, store::StoreOptions, view::Measures,
+    CacheShape, LayerView, Policy,
+    device::Rows,
+    ops::{Entries, Scoring},
+    position::PositionEncoding,
+    stage::AttentionRequest,
+    store::StoreOptions,
+    view::Measures,
 };
 
 /// Settings and tensors that the layers of a cache share in one call.
@@ -29,8 +34,9 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    pub(super) fn scale(&self) -> f64 {
-        self.config.scale(self.shape)
+    /// How query-key products of the layer become weights.
+    pub(super) fn scoring(&self) -> Scoring {
+        self.config.scoring(self.shape, self.layer)
     }
 
     /// What the layer's store of `batch` rows is built with.
@@ -74,7 +80,7 @@ impl<'a> Context<'a> {
             window: None,
             queries: None,
             encoded: None,
-            scale: self.scale(),
+            scale: config.scale(shape),
             output_weight: config.output_weights.as_ref().and_then(|all| all.get(layer)),
             profile: policy.profile(),
             measures,

@@ -68,8 +68,9 @@ impl KvCache {
     /// Creates an empty cache. Nothing is allocated on the device before the first token.
     ///
     /// # Errors
-    /// [`Error::InvalidShape`], [`Error::DataType`] if the device cannot hold the type, or what
-    /// [`Policy::check`] and [`Policy::check_shape`] return.
+    /// [`Error::InvalidShape`], [`Error::DataType`] if the device cannot hold the type, what
+    /// [`Policy::check`] and [`Policy::check_shape`] return, or [`Error::InvalidParameter`],
+    /// [`Error::TensorShape`] and [`Error::WrongDevice`] for a setting that does not fit.
     pub fn with_config(
         shape: CacheShape,
         policy: Policy,
@@ -81,6 +82,7 @@ impl KvCache {
         policy.check_shape(shape)?;
         config.check()?;
         config.check_output_weights(&policy, shape)?;
+        config.check_scoring(shape, device)?;
         if let Some(dtype) = config.dtype.filter(|&dtype| !device.supports_dtype(dtype)) {
             return Err(Error::DataType {
                 what: "the cache",

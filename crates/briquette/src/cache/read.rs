@@ -60,6 +60,7 @@ impl KvCache {
         let next = |&seen: &usize| (seen..seen + new).map(|position| position as i64);
         let next = cache.progress().seen().iter().flat_map(next).collect();
         let next = constant_ints("positions", next, [batch, 1, new], &self.device);
+        let written = next.clone();
         let (mode, ops) = (self.policy.positions(), self.config.ops.as_ref());
         let turned = TurnBack::of(encoding, &self.policy, (&next, end), cache.progress())?;
         let (queries, encoding) = match turned {
@@ -95,15 +96,18 @@ impl KvCache {
             let behind = vec![i64::from(i32::MAX); batch * new];
             constant_ints("behind all", behind, [batch, 1, new], &self.device)
         };
+        let scoring = context.scoring();
+        let visibility = match scoring.reads_positions() {
+            true => Visibility::Positions { queries: written, entries: of_entries },
+            false if new == 1 && is_full && !store.is_clustered() => Visibility::Causal,
+            false => Visibility::Positions { queries: behind_all(), entries: of_entries },
+        };
         let query = StoreQuery {
             queries,
-            visibility: match new == 1 && is_full && !store.is_clustered() {
-                true => Visibility::Causal,
-                false => Visibility::Positions { queries: behind_all(), entries: of_entries },
-            },
+            visibility,
             encode: positions.map(|positions| Encode { encoding, positions, end }),
             patterns: None,
-            scale: context.scale(),
+            scoring,
             column_sums: false,
             column_squares: false,
             ops,

@@ -70,8 +70,8 @@ impl KvCache {
     ///
     /// # Errors
     /// The cache is then as it was before.
-    /// - [`Error::RowsDiffer`] for another shape, policy, model, data type or softmax scale. Rows
-    ///   are compressed together: if the policy compresses at every n-th decoded token, n > 1,
+    /// - [`Error::RowsDiffer`] for another shape, policy, model, data type, softmax scale or softcap.
+    ///   Rows are compressed together: if the policy compresses at every n-th decoded token, n > 1,
     ///   both caches must have decoded as many since the last one. If its scorer sums over a local
     ///   window (EMS), both must have as many queries in the window.
     /// - [`Error::WrongDevice`].
@@ -110,7 +110,7 @@ impl KvCache {
 
     /// Settings and counters that rows of one batch share, with the cure where they differ.
     fn common_to_rows(&self) -> Vec<(&'static str, String, &'static str)> {
-        let CacheConfig { softmax_scale, ref model, .. } = self.config;
+        let CacheConfig { softmax_scale, softcap, ref model, .. } = self.config;
         let policy = format!("`{}` ({})", self.policy.name(), fingerprint(&self.policy));
         let mut all = vec![
             ("shape", format!("{:?}", self.shape), ALIKE),
@@ -118,6 +118,7 @@ impl KvCache {
             ("model", format!("{model:?}"), ALIKE),
             ("data type", format!("{:?}", self.dtype()), ALIKE),
             ("softmax scale", format!("{softmax_scale:?}"), ALIKE),
+            ("softcap", format!("{softcap:?}"), ALIKE),
         ];
         let Some(layer) = self.layers.first() else { return all };
         if self.policy.waits_for_second_pass() {

@@ -62,6 +62,7 @@ impl KvCache {
             policy_file: self.policy.to_toml().ok(),
             dtype: format!("{:?}", self.dtype()),
             softmax_scale: self.config.softmax_scale.map(|scale| scale.to_string()),
+            softcap: self.config.softcap.map(|cap| cap.to_string()),
             tokens_seen: self.tokens_seen(),
             tokens_kept: layers.map(|layer| self.tokens_kept(layer)).collect::<Result<_>>()?,
             bytes_held: self.bytes_held(),
@@ -157,11 +158,13 @@ fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConf
         let (found, given) = (header.policy.clone(), policy.name().to_owned());
         return Err(PrefixError::OtherPolicy { found, given }.into());
     }
-    let scale = config.softmax_scale.map(|scale| scale.to_string());
+    let [scale, cap] =
+        [config.softmax_scale, config.softcap].map(|it| it.map(|number| number.to_string()));
     let dtype = config.dtype.map(|dtype| format!("{dtype:?}"));
     for (what, found, given) in [
         ("the type", Some(header.dtype.clone()), dtype.or_else(|| Some(header.dtype.clone()))),
         ("the softmax scale", header.softmax_scale.clone(), scale),
+        ("the softcap", header.softcap.clone(), cap),
     ] {
         if found != given {
             let [found, given] = [found, given].map(|it| it.unwrap_or_else(|| "none".to_owned()));

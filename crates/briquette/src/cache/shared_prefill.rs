@@ -65,7 +65,7 @@ impl<'a> SharedPrefill<'a> {
     ///
     /// # Errors
     /// [`Error::SharedPrefill`] for no cache, one that holds tokens, one of another shape, data
-    /// type or device than the first, and a policy whose attention is its own; what
+    /// type, device or way to compute weights than the first, and a policy whose attention is its own; what
     /// [`KvCache::begin_prompt`] returns. No cache has a prompt then.
     pub fn new(caches: &'a mut [KvCache], prompt: Prompt) -> Result<Self> {
         let columns = prompt.columns;
@@ -94,6 +94,9 @@ impl<'a> SharedPrefill<'a> {
                     number,
                     format!("it holds {}, not {}", name(dtype), name(of_first)),
                 );
+            }
+            if !cache.config.scores_as(&first.config) {
+                return refused(number, "its weights are computed in another way".into());
             }
             if cache.device != first.device {
                 return refused(number, format!("it is on {:?}", cache.device));

@@ -23,6 +23,9 @@ pub(crate) struct Header {
     pub(crate) dtype: String,
     /// The factor of query-key products, if it is not `1 / √head_dim`.
     pub(crate) softmax_scale: Option<String>,
+    /// The limit of attention scores, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) softcap: Option<String>,
     pub(crate) tokens_seen: Vec<usize>,
     /// Tokens kept, `[layer][row]`, those of the longest head.
     pub(crate) tokens_kept: Vec<Vec<usize>>,
@@ -84,6 +87,7 @@ mod tests {
             policy_file: Some(old),
             dtype: String::new(),
             softmax_scale: None,
+            softcap: None,
             tokens_seen: Vec::new(),
             tokens_kept: Vec::new(),
             bytes_held: 0,

@@ -253,15 +253,22 @@ impl DenseStore {
             values: buffers.values.clone(),
             entries: end,
             counts: Some(next.clone()),
-            visibility: match input.visibility {
+            visibility: match &input.visibility {
                 Visibility::Causal => Visibility::Causal,
+                Visibility::Positions { queries, .. } if input.scoring.reads_positions() => {
+                    let queries = queries.clone();
+                    Visibility::Positions { queries, entries: buffers.positions.clone() }
+                }
                 Visibility::Positions { .. } => sees_all(buffers.positions.clone()),
             },
         }))?;
         match found {
             Some(output) => Ok(output),
             None => {
-                let visibility = sees_all(buffers.positions.clone().narrow(2, 0, end));
+                let visibility = match input.scoring.reads_positions() {
+                    true => input.visibility,
+                    false => sees_all(buffers.positions.clone().narrow(2, 0, end)),
+                };
                 let entries = Entries { keys, ..buffers.clone() };
                 attend_entries(first(&entries, end), StoreQuery { visibility, ..input })
             }

@@ -8,7 +8,7 @@ use crate::{
     device::Rows,
     ops::{
         AttentionInput, AttentionOutput, AttentionStatistics, DecodeInput, Entries, HeadPattern,
-        KvLayout, Ops, SparseAttentionInput, Visibility, constant_ints, expand_clusters,
+        KvLayout, Ops, Scoring, SparseAttentionInput, Visibility, constant_ints, expand_clusters,
     },
     position::Encode,
     prefix::Parts,
@@ -371,8 +371,9 @@ pub struct StoreQuery<'a> {
     pub encode: Option<Encode<'a>>,
     /// Pattern of the weights that each query head computes, `[query_heads]`; `None` computes all.
     pub patterns: Option<Vec<HeadPattern>>,
-    /// Factor of the query-key products before the softmax.
-    pub scale: f64,
+    /// How query-key products become weights. Where it [reads
+    /// positions](Scoring::reads_positions), visibility is by position.
+    pub scoring: Scoring,
     /// Whether to return the sum of each entry's weights.
     pub column_sums: bool,
     /// Whether to return the sum of their squares.
@@ -390,7 +391,7 @@ impl StoreQuery<'_> {
         let found = self.ops.decode(&DecodeInput {
             queries: self.queries.clone(),
             kv,
-            scale: self.scale,
+            scoring: self.scoring.clone(),
             weights: self.column_sums || self.column_squares,
         })?;
         Ok(found.map(|found| found.with_column_sums(self.column_sums, self.column_squares)))
@@ -419,15 +420,21 @@ pub(super) fn sees_all(entries: Tensor<3, Int>) -> Visibility {
 /// Computes attention over entries in one rectangle.
 pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Result<AttentionOutput> {
     let ops: &dyn Ops = input.ops;
-    let Entries { keys, values, .. } = expand_clusters(entries, ops)?;
+    let Entries { keys, values, positions, .. } = expand_clusters(entries, ops)?;
     // Keys that were laid out are f32, and attention takes keys of the values' type.
     let keys = Encode::keys(input.encode.as_ref(), keys, input.ops)?.cast(values.dtype());
+    let visibility = match input.visibility {
+        Visibility::Positions { queries, .. } if input.scoring.reads_positions() => {
+            Visibility::Positions { queries, entries: positions }
+        }
+        visibility => visibility,
+    };
     let attention = AttentionInput {
         queries: input.queries,
         keys,
         values,
-        visibility: input.visibility,
-        scale: input.scale,
+        visibility,
+        scoring: input.scoring,
         column_sums: input.column_sums,
         column_squares: input.column_squares,
     };

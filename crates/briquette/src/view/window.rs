@@ -5,7 +5,10 @@ use burn::tensor::Tensor;
 use super::{Moments, WindowMoments};
 use crate::{
     Result,
-    ops::{Entries, MomentsInput, MomentsOutput, Ops, Visibility, WindowInput, expand_clusters},
+    ops::{
+        Entries, MomentsInput, MomentsOutput, Ops, Scoring, Visibility, WindowInput,
+        expand_clusters,
+    },
     position::Encode,
 };
 
@@ -19,8 +22,7 @@ pub(crate) struct Window<'a> {
     /// The encoding of their keys, if these are held without positions.
     pub(crate) encode: Option<Encode<'a>>,
     pub(crate) visibility: Visibility,
-    /// The factor of query-key products.
-    pub(crate) scale: f64,
+    pub(crate) scoring: Scoring,
     pub(crate) ops: &'a dyn Ops,
     pub(crate) known: RefCell<Known>,
 }
@@ -85,7 +87,7 @@ impl Window<'_> {
             queries: self.queries.clone().narrow(2, first, queries),
             keys: self.keys()?,
             visibility: self.visibility.clone().of_last(queries),
-            scale: self.scale,
+            scoring: self.scoring.clone(),
         })
     }
 

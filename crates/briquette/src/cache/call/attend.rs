@@ -67,10 +67,11 @@ pub(in crate::cache) fn attend(
     let Context { policy, config, observes, .. } = context;
     let LayerInput { span, queries, .. } = input;
     let is_told = all.loose().is_none() && input.is_told_by(store);
+    let scoring = context.scoring();
     let query = StoreQuery {
         queries: asked(context, input, all, encode.as_ref())?,
         // A query that is padding sees nothing, whatever its column.
-        visibility: match span.padded || (all.padded && !is_told) {
+        visibility: match span.padded || (all.padded && !is_told) || scoring.reads_positions() {
             false => Visibility::Causal,
             true => Visibility::Positions {
                 queries: queries.positions.clone(),
@@ -84,7 +85,7 @@ pub(in crate::cache) fn attend(
             }
             _ => None,
         },
-        scale: context.scale(),
+        scoring,
         column_sums: observes.column_sums || observes.local > 0 || window_is_query(context, input),
         column_squares: observes.column_squares && !input.is_one_query(),
         ops: config.ops.as_ref(),

@@ -59,18 +59,19 @@ pub(in crate::cache) fn window<'a>(
         Some(sums) => Known::of_query(sums.clone(), &input.arrived),
         None => Known::default(),
     };
+    let scoring = context.scoring();
     Ok(Window {
         queries,
         entries: all.entries(store, &input.held)?.clone(),
         encode: encode_keys,
         // Entries between the window's own may have been evicted since.
-        visibility: match all.padded || size > 1 {
+        visibility: match all.padded || size > 1 || scoring.reads_positions() {
             false => Visibility::Causal,
             true => {
                 Visibility::Positions { queries: last.positions, entries: all.positions(store) }
             }
         },
-        scale: context.scale(),
+        scoring,
         ops,
         known: RefCell::new(known),
     })

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData, activation::softmax};
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 
 use crate::{
     Error, Result,
@@ -16,7 +16,7 @@ use crate::{
         layer::LayerCache,
     },
     ops::{
-        AttentionStatistics, Entries, Selection, Visibility, gather_rows, group_mean,
+        AttentionStatistics, Entries, Scoring, Selection, Visibility, gather_rows, group_mean,
         precise_product,
     },
     policy::PositionMode,
@@ -78,9 +78,13 @@ impl KvCache {
     /// [`compress_by`](Self::compress_by) has taken the result.
     ///
     /// # Errors
-    /// [`Error::Stage`] if the cache does not hold all tokens it has seen, or has seen none.
+    /// [`Error::Stage`] if the cache does not hold all tokens it has seen, or has seen none, or if
+    /// the model has ALiBi slopes.
     pub fn reconstruction(&self) -> Result<Option<Reconstruction<'_>>> {
         let Some(repeat) = self.policy.second_pass() else { return Ok(None) };
+        if self.config.slopes.is_some() {
+            return Err(self.refused("repeats prompts of models without ALiBi slopes"));
+        }
         let seen = self.tokens_seen();
         let whole = |layer: usize| {
             let heads = self.layers[layer].held().chunks(self.shape.kv_heads);
@@ -255,7 +259,7 @@ impl Reconstruction<'_> {
                 visibility,
                 encode: None,
                 patterns: None,
-                scale: self.scale(),
+                scoring: self.scoring(layer),
                 column_sums: false,
                 column_squares: false,
                 ops,
@@ -271,9 +275,9 @@ impl Reconstruction<'_> {
         self.given.into_iter().map(|given| group_mean(given, heads)).collect()
     }
 
-    fn scale(&self) -> f64 {
+    fn scoring(&self, layer: usize) -> Scoring {
         let KvCache { shape, config, .. } = self.cache;
-        config.scale(*shape)
+        config.scoring(*shape, layer)
     }
 
     /// Returns the largest weight that a repeating query gives each entry of the part,
@@ -304,6 +308,7 @@ impl Reconstruction<'_> {
         let seen_at = seen_at.reshape([batch, 1, 1, width]);
         let asked_at = part.positions.clone().reshape([batch, 1, columns, 1]);
         let factor = self.factor(layer, part, batch, columns)?;
+        let scoring = self.scoring(layer);
         let queries = queries.cast(DType::F32).reshape([batch * heads, group, columns, channels]);
         let block = (BLOCK / (batch * query_heads * width)).max(LEAST).min(columns);
         let mut most: Option<Tensor<4>> = None;
@@ -316,9 +321,11 @@ impl Reconstruction<'_> {
             let seen_at = seen_at.clone().expand(dims);
             let hidden = seen_at.clone().greater(positions).bool_or(seen_at.lower_scalar(0));
             let hidden = hidden.repeat_dim(2, group).expand([batch, heads, group * rows, width]);
-            let logits = precise_product(asked, keys.clone()) * self.scale();
+            let logits = precise_product(asked, keys.clone()) * scoring.scale;
             // Finite: a query that is padding sees nothing, and is multiplied by zero.
-            let weights = softmax(logits.mask_fill(hidden, -1e30), 3);
+            let logits = scoring.capped(logits).mask_fill(hidden, -1e30);
+            let weights = scoring.softmax(logits.reshape([batch, query_heads, rows, width]));
+            let weights = weights.reshape([batch, heads, group * rows, width]);
             let weights = weights.narrow(3, part.sinks, part.width);
             let factor = factor.clone().narrow(2, start, rows).repeat_dim(2, group);
             let weights = (weights * factor).reshape([batch * heads, group, rows, part.width]);
