@@ -434,6 +434,8 @@ fn rows_that_cannot_change_are_refused() {
         (filled(policy(), config().with_model("b")), "model"),
         (filled(policy(), config().with_dtype(DType::BF16)), "data type"),
         (filled(policy(), config().with_softmax_scale(0.3)), "softmax scale"),
+        (filled(policy(), config().with_softcap(5.0)), "softcap"),
+        (filled(policy(), config().with_windows(vec![Some(9); SHAPE.layers])), "windows"),
     ] {
         let error = cache.append_rows(&other).unwrap_err();
         assert!(matches!(&error, Error::RowsDiffer { what, .. } if *what == named), "{error}");
@@ -559,7 +561,12 @@ fn what_does_not_belong_is_refused() {
         let error = load(SHAPE, policy, config());
         assert!(matches!(error, PrefixError::OtherPolicy { .. }), "{error}");
     }
-    for given in [config().with_dtype(DType::F16), config().with_softmax_scale(0.3)] {
+    for given in [
+        config().with_dtype(DType::F16),
+        config().with_softmax_scale(0.3),
+        config().with_softcap(5.0),
+        config().with_windows(vec![Some(9); SHAPE.layers]),
+    ] {
         let error = load(SHAPE, snapkv(), given);
         assert!(matches!(error, PrefixError::OtherConfig { .. }), "{error}");
     }

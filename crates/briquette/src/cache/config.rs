@@ -3,7 +3,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, Tensor};
 
 use crate::{
-    CacheShape, Error, Policy, Result, check,
+    Budget, CacheShape, Error, Policy, PrefillCompression, Result, Schedule, check,
     ops::{Ops, Scoring, best},
 };
 
@@ -24,6 +24,8 @@ pub struct CacheConfig {
     pub sinks: Option<Arc<[Tensor<1>]>>,
     /// The ALiBi slope of each query head, `[query_heads]`.
     pub slopes: Option<Tensor<1>>,
+    /// Number of positions that a query sees in each layer, its own and those before; `None` is all.
+    pub windows: Option<Arc<[Option<usize>]>>,
     /// When queries, keys and values are checked for NaN and infinity.
     pub input_check: InputCheck,
     /// The output projection of each layer, `[query_heads · head_dim, hidden]`, for policies that
@@ -47,6 +49,7 @@ impl Default for CacheConfig {
             softcap: None,
             sinks: None,
             slopes: None,
+            windows: None,
             input_check: InputCheck::default(),
             output_weights: None,
             model: None,
@@ -131,6 +134,16 @@ impl CacheConfig {
         self
     }
 
+    /// Sets the number of positions that a query sees in each layer, its own and those before; a
+    /// layer with `None` attends to all.
+    ///
+    /// A layer with a window holds the tokens that the next one sees, in full precision: the policy
+    /// compresses the other layers only, and its budget is theirs. Steps are not recorded.
+    pub fn with_windows(mut self, windows: Vec<Option<usize>>) -> Self {
+        self.windows = Some(windows.into());
+        self
+    }
+
     /// Sets the weights that the model multiplies the output of attention by, one tensor per layer,
     /// `[query_heads · head_dim, hidden]`: the `weight` of a Burn `Linear`.
     pub fn with_output_weights(mut self, weights: Vec<Tensor<2>>) -> Self {
@@ -170,8 +183,52 @@ impl CacheConfig {
             softcap,
             sinks: sinks.as_ref().and_then(|all| all.get(layer).cloned()),
             slopes: slopes.clone(),
+            window: self.window(layer),
             ..Scoring::plain(self.scale(shape))
         }
+    }
+
+    /// The number of positions that a query sees in a layer; `None` is all.
+    pub(crate) fn window(&self, layer: usize) -> Option<usize> {
+        self.windows.as_ref().and_then(|all| all.get(layer).copied().flatten())
+    }
+
+    /// Checks that windows are those of a model of this shape, and that the policy goes layer by
+    /// layer, so that it can leave some out.
+    pub(crate) fn check_windows(&self, shape: CacheShape, policy: &Policy) -> Result<()> {
+        let Some(windows) = &self.windows else { return Ok(()) };
+        if windows.len() != shape.layers {
+            let must_be = format!("of {} layers, as the cache", shape.layers);
+            return check::refuse("windows", format!("of {} layers", windows.len()), must_be);
+        }
+        if windows.contains(&Some(0)) {
+            return check::refuse("windows", 0, "at least 1 in a layer that has one");
+        }
+        if windows.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let reason = if policy.allocator().spans_layers() {
+            "shares its budget out among all layers"
+        } else if policy.second_pass().is_some() {
+            "compresses by a second pass over all tokens"
+        } else if matches!(policy.budget(), Some(Budget::Bytes(_))) {
+            "has a budget in bytes for all layers"
+        } else {
+            return Ok(());
+        };
+        let found = format!("given to `{}`, which {reason}", policy.name());
+        check::refuse("windows", found, "given to a policy that goes layer by layer")
+    }
+
+    /// The policy of each layer with a window, which keeps the tokens that the next one sees.
+    pub(super) fn window_policies(&self) -> Arc<[Option<Policy>]> {
+        let schedule = Schedule::always(1).with_prefill(PrefillCompression::EveryChunk);
+        let of_window = |window: usize| {
+            let before = window.saturating_sub(1).max(1);
+            Policy::local_window(Budget::Tokens(before)).with_schedule(schedule)
+        };
+        let windows = self.windows.as_deref().unwrap_or_default();
+        windows.iter().map(|window| window.map(of_window)).collect()
     }
 
     /// Checks that sinks and slopes are those of a model of this shape, on this device.
@@ -211,6 +268,7 @@ impl CacheConfig {
             && self.softcap == other.softcap
             && self.sinks.is_some() == other.sinks.is_some()
             && self.slopes.is_some() == other.slopes.is_some()
+            && self.windows == other.windows
     }
 
     /// Sets the identity of the model among others of its shape.

@@ -99,7 +99,7 @@ impl KvCache {
             return Err(Error::DraftRefused { policy: self.policy.name().to_owned(), reason });
         }
         let due = self.layers[layer].progress.decoded();
-        if self.policy.schedule().decode_every.is_some_and(|every| due >= every) {
+        if self.policy_of(layer).schedule().decode_every.is_some_and(|every| due >= every) {
             // Entries are replaced: the layer as it was takes no copy of them.
             return self.transaction(|cache| {
                 let mut before = Vec::new();

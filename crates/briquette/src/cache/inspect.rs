@@ -40,7 +40,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
     pub fn kept_by_head(&self, layer: usize) -> Result<Vec<Vec<usize>>> {
-        if self.policy.reducer().makes_clusters() {
+        if self.policy_of(layer).reducer().makes_clusters() {
             let positions = self.kept_positions(layer)?;
             return Ok(positions.iter().map(|row| row.iter().map(Vec::len).collect()).collect());
         }
@@ -133,13 +133,21 @@ impl KvCache {
         self.layers.iter().map(LayerCache::spare_bytes).sum()
     }
 
-    /// Returns the bytes that the keys and values of all tokens seen would take.
+    /// Returns the bytes that the keys and values of all tokens seen would take, in layers with
+    /// windows those of the tokens in them.
     pub fn bytes_full(&self) -> usize {
-        self.shape.token_bytes(self.dtype()) * self.tokens_seen().iter().sum::<usize>()
+        let CacheShape { layers, .. } = self.shape;
+        let seen = self.tokens_seen();
+        let of_layer = |layer: usize| {
+            let most = self.config.window(layer).unwrap_or(usize::MAX);
+            seen.iter().map(|&seen| seen.min(most)).sum::<usize>()
+        };
+        let tokens: usize = (0..layers).map(of_layer).sum();
+        CacheShape { layers: 1, ..self.shape }.token_bytes(self.dtype()) * tokens
     }
 
     /// Returns the calls that tensor operations computed in place of a kernel, by operation and
-    /// reason: the device has no kernels, or the call was too large for it. A copy of the cache
+    /// reason: the device has no kernels, no kernel computes the weights, or the call was too large. A copy of the cache
     /// shares its counts with the original.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         self.config.ops.fallbacks()

@@ -34,6 +34,8 @@ use crate::{
 pub struct KvCache {
     pub(super) shape: CacheShape,
     pub(super) policy: Policy,
+    /// The policy of each layer with a window; empty if none has one.
+    pub(super) window_policies: Arc<[Option<Policy>]>,
     pub(super) config: CacheConfig,
     pub(super) device: Device,
     /// The layout of rows on the device, known from the first call on.
@@ -83,6 +85,7 @@ impl KvCache {
         config.check()?;
         config.check_output_weights(&policy, shape)?;
         config.check_scoring(shape, device)?;
+        config.check_windows(shape, &policy)?;
         if let Some(dtype) = config.dtype.filter(|&dtype| !device.supports_dtype(dtype)) {
             return Err(Error::DataType {
                 what: "the cache",
@@ -90,12 +93,14 @@ impl KvCache {
                 expected: format!("a type that {device:?} supports"),
             });
         }
-        let observes = policy.observes();
-        let layers = (0..shape.layers).map(|_| LayerCache::new(observes)).collect();
+        let window_policies = config.window_policies();
+        let observes = |layer| policy_of(&policy, &window_policies, layer).observes();
+        let layers = (0..shape.layers).map(|layer| LayerCache::new(observes(layer))).collect();
         let device = device.clone();
         Ok(Self {
             shape,
             policy,
+            window_policies,
             config,
             device,
             rows: None,
@@ -153,9 +158,9 @@ impl KvCache {
         if !self.layers.iter().any(|layer| layer.progress().awaits_prompt()) {
             return Ok(());
         }
-        let observes = self.policy.observes();
         let layers = self.layers.iter().enumerate();
-        let before = layers.map(|(number, layer)| layer.before_prompt(number, observes));
+        let before = layers
+            .map(|(number, layer)| layer.before_prompt(number, self.policy_of(number).observes()));
         let before: Vec<LayerCache> = before.collect::<Result<_>>()?;
         if let Some(rollback) = self.active_transaction.rollback() {
             rollback.remember_all(&self.layers);
@@ -229,7 +234,8 @@ impl KvCache {
 
     /// The context of a layer between calls, where nothing is encoded.
     pub(super) fn context_between_calls(&self, layer: usize, rows: Rows) -> Context<'_> {
-        let Self { shape, policy, config, device, measures, .. } = self;
+        let Self { shape, config, device, measures, .. } = self;
+        let policy = self.policy_of(layer);
         Context {
             layer,
             shape: *shape,
@@ -255,7 +261,8 @@ impl KvCache {
     ) -> Result<A> {
         check(layer, &new, self.shape, &self.device, self.batch)?;
         self.check_step(layer)?;
-        match self.layers[layer].progress().draft().filter(|_| self.policy.observes_decoded()) {
+        let observes_decoded = self.policy_of(layer).observes_decoded();
+        match self.layers[layer].progress().draft().filter(|_| observes_decoded) {
             Some(draft) => self.token_by_token(layer, &new, encoding, draft),
             None => self.call_once(layer, new, encoding, shared),
         }
@@ -269,7 +276,7 @@ impl KvCache {
         encoding: &dyn PositionEncoding,
         shared: Option<&SharedAttention>,
     ) -> Result<A> {
-        check_encoding(encoding, &self.policy, self.shape, &self.device)?;
+        check_encoding(encoding, self.policy_of(layer), self.shape, &self.device)?;
         self.rotated = encoding.comes_rotated();
         let [batch, _, columns, _] = new.queries.dims();
         let span = self.layers[layer].progress().arrive(layer, batch, columns)?;
@@ -278,7 +285,8 @@ impl KvCache {
         check_finite(layer, &new, &self.config, span.phase)?;
         let ops = self.config.ops.as_ref();
         let end = span.seen().iter().copied().max().unwrap_or(0);
-        let turned = TurnBack::of(encoding, &self.policy, (&positions, end), span.after())?;
+        let policy = self.policy_of(layer);
+        let turned = TurnBack::of(encoding, policy, (&positions, end), span.after())?;
         let (new, encoding) = match turned {
             Some(turned) => (turned.both(new, ops)?, turned.encoding),
             None => (new, encoding),
@@ -291,6 +299,7 @@ impl KvCache {
         let Self {
             shape,
             policy,
+            window_policies,
             config,
             device,
             rows,
@@ -300,6 +309,7 @@ impl KvCache {
             active_transaction,
             ..
         } = self;
+        let policy = policy_of(policy, window_policies, layer);
         let context = Context {
             layer,
             shape: *shape,
@@ -374,10 +384,20 @@ impl KvCache {
         if let Some(rollback) = self.active_transaction.rollback() {
             rollback.remember_all(&self.layers);
         }
-        let observes = self.policy.observes();
-        self.layers.fill_with(|| LayerCache::new(observes));
+        let empty = |layer| LayerCache::new(self.policy_of(layer).observes());
+        self.layers = (0..self.shape.layers).map(empty).collect();
         self.measures = Arc::default();
         self.forget_batch();
+    }
+
+    /// Whether some layers have windows.
+    pub(super) fn has_windows(&self) -> bool {
+        self.window_policies.iter().any(Option::is_some)
+    }
+
+    /// The policy that compresses a layer: that of its window, if it has one.
+    pub(super) fn policy_of(&self, layer: usize) -> &Policy {
+        policy_of(&self.policy, &self.window_policies, layer)
     }
 
     /// The positions of a span, `[batch, 1, new]`.
@@ -403,6 +423,10 @@ impl KvCache {
         self.positions = Some((span.positions.clone(), tensor.clone()));
         tensor
     }
+}
+
+fn policy_of<'a>(policy: &'a Policy, windows: &'a [Option<Policy>], layer: usize) -> &'a Policy {
+    windows.get(layer).and_then(Option::as_ref).unwrap_or(policy)
 }
 
 pub(super) fn measures_of(layers: &[LayerCache]) -> Arc<Measures> {

@@ -46,7 +46,8 @@ impl KvCache {
     /// Creates a cache of one layer for each layer of `shape`, for models that own a cache object
     /// per layer. Each of them is called as layer 0.
     ///
-    /// Output weights in `config` are those of all layers, and each cache gets its own.
+    /// Output weights, sinks and windows in `config` are those of all layers, and each cache gets its
+    /// own.
     ///
     /// # Errors
     /// [`Error::LayersTogether`] for a policy that looks at all layers: one that shares budgets out
@@ -66,7 +67,13 @@ impl KvCache {
         let of_layer = |layer: usize| {
             let weights = config.output_weights.as_ref().and_then(|all| all.get(layer));
             let output_weights = weights.map(|weight| vec![weight.clone()].into());
-            let config = CacheConfig { output_weights, ..config.clone() };
+            let sinks = config.sinks.as_ref().and_then(|all| all.get(layer));
+            let config = CacheConfig {
+                output_weights,
+                sinks: sinks.map(|sinks| vec![sinks.clone()].into()),
+                windows: config.windows.as_ref().map(|_| vec![config.window(layer)].into()),
+                ..config.clone()
+            };
             Self::with_config(CacheShape { layers: 1, ..shape }, policy.clone(), config, device)
         };
         (0..shape.layers).map(of_layer).collect()

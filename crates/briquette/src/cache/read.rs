@@ -25,7 +25,7 @@ impl KvCache {
     /// and nothing changes.
     ///
     /// This is cross-attention over the output of an encoder that was prefilled once, or a probe.
-    /// Every query sees every entry. Where `encoding` encodes positions, the queries have those of
+    /// Every query sees every entry, or those in the layer's window. Where `encoding` encodes positions, the queries have those of
     /// the tokens that would come next.
     ///
     /// # Shapes
@@ -41,8 +41,9 @@ impl KvCache {
         queries: Tensor<4>,
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
+        let policy = self.policy_of(layer);
         check_queries(layer, &queries, self.shape, &self.device, self.batch)?;
-        check_encoding(encoding, &self.policy, self.shape, &self.device)?;
+        check_encoding(encoding, policy, self.shape, &self.device)?;
         let cache = &self.layers[layer];
         let held = cache.store.clone().filter(|store| store.columns() > 0);
         let (Some(mut store), Some(rows)) = (held, self.rows) else {
@@ -61,8 +62,8 @@ impl KvCache {
         let next = cache.progress().seen().iter().flat_map(next).collect();
         let next = constant_ints("positions", next, [batch, 1, new], &self.device);
         let written = next.clone();
-        let (mode, ops) = (self.policy.positions(), self.config.ops.as_ref());
-        let turned = TurnBack::of(encoding, &self.policy, (&next, end), cache.progress())?;
+        let (mode, ops) = (policy.positions(), self.config.ops.as_ref());
+        let turned = TurnBack::of(encoding, policy, (&next, end), cache.progress())?;
         let (queries, encoding) = match turned {
             Some(turned) => (turned.apply(queries, ops)?, turned.encoding),
             None => (queries, encoding),
@@ -84,7 +85,7 @@ impl KvCache {
         let positions = match mode {
             PositionMode::Written => None,
             PositionMode::InCache => Some(ranks.of_entries(&of_entries)?),
-            PositionMode::Deferred if self.policy.reducer().encodes_at_representative() => {
+            PositionMode::Deferred if policy.reducer().encodes_at_representative() => {
                 let clustered = laid_out.clone().map_or_else(|| store.entries(), Ok)?;
                 Some(representative_positions(&clustered.with_lengths(cache.held()), ops)?)
             }

@@ -16,6 +16,9 @@ use crate::{
     store::ReplayStore,
 };
 
+/// Why steps of layers with windows are not recorded.
+const WINDOWS: &str = "some layers have windows, whose entries are masked by the host";
+
 impl Replay for KvCache {
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()> {
         self.check_complete()?;
@@ -37,6 +40,9 @@ impl Replay for KvCache {
         if self.policy.schedule().decode_every.is_some() && self.policy.store().repacks_entries() {
             let name = self.policy.store().name();
             return Err(refused("store", name, "packs entries anew when others are dropped"));
+        }
+        if self.has_windows() {
+            return Err(refused("cache", "windows", WINDOWS));
         }
         if self.rotated {
             return Err(refused("cache", "Rotated", "leaves positions to the model"));
@@ -65,6 +71,9 @@ impl Replay for KvCache {
     }
 
     fn fallback_reason(&self) -> Option<&'static str> {
+        if self.has_windows() {
+            return Some(WINDOWS);
+        }
         match self.policy.schedule().decode_every? {
             1 if grows(&self.policy) => self.reads_growth(),
             1 => None,
@@ -173,6 +182,9 @@ impl Replay for KvCache {
     }
 
     fn open_columns(&mut self) -> Option<usize> {
+        if self.has_windows() {
+            return None;
+        }
         if self.compresses_every_token() {
             return self.free_slots();
         }

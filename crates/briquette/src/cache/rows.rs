@@ -57,7 +57,8 @@ impl KvCache {
         if let Some(&row) = rows.iter().find(|&&row| row >= batch) {
             return Err(Error::RowOutOfRange { row, rows: batch });
         }
-        let layers = self.layers.iter().map(|layer| layer.select_rows(rows, &self.policy));
+        let layers = self.layers.iter().enumerate();
+        let layers = layers.map(|(number, layer)| layer.select_rows(rows, self.policy_of(number)));
         let layers = layers.collect::<Result<_>>()?;
         self.hold_rows(layers)
     }
@@ -70,8 +71,8 @@ impl KvCache {
     ///
     /// # Errors
     /// The cache is then as it was before.
-    /// - [`Error::RowsDiffer`] for another shape, policy, model, data type, softmax scale or softcap.
-    ///   Rows are compressed together: if the policy compresses at every n-th decoded token, n > 1,
+    /// - [`Error::RowsDiffer`] for another shape, policy, model, data type, softmax scale, softcap or
+    ///   windows. Rows are compressed together: if the policy compresses at every n-th decoded token, n > 1,
     ///   both caches must have decoded as many since the last one. If its scorer sums over a local
     ///   window (EMS), both must have as many queries in the window.
     /// - [`Error::WrongDevice`].
@@ -84,8 +85,9 @@ impl KvCache {
         self.check_complete()?;
         other.check_complete()?;
         self.check_rows_of(other)?;
-        let layers = self.layers.iter().zip(&other.layers);
-        let layers = layers.map(|(own, more)| own.append_rows(more, &self.policy));
+        let layers = self.layers.iter().zip(&other.layers).enumerate();
+        let layers =
+            layers.map(|(number, (own, more))| own.append_rows(more, self.policy_of(number)));
         let layers = layers.collect::<Result<_>>()?;
         self.hold_rows(layers)
     }
@@ -110,7 +112,7 @@ impl KvCache {
 
     /// Settings and counters that rows of one batch share, with the cure where they differ.
     fn common_to_rows(&self) -> Vec<(&'static str, String, &'static str)> {
-        let CacheConfig { softmax_scale, softcap, ref model, .. } = self.config;
+        let CacheConfig { softmax_scale, softcap, ref windows, ref model, .. } = self.config;
         let policy = format!("`{}` ({})", self.policy.name(), fingerprint(&self.policy));
         let mut all = vec![
             ("shape", format!("{:?}", self.shape), ALIKE),
@@ -119,8 +121,12 @@ impl KvCache {
             ("data type", format!("{:?}", self.dtype()), ALIKE),
             ("softmax scale", format!("{softmax_scale:?}"), ALIKE),
             ("softcap", format!("{softcap:?}"), ALIKE),
+            ("windows", format!("{windows:?}"), ALIKE),
         ];
-        let Some(layer) = self.layers.first() else { return all };
+        // A layer with a window is never behind.
+        let mut layers =
+            (0..self.layers.len()).filter(|&layer| self.config.window(layer).is_none());
+        let Some(layer) = layers.next().map(|layer| &self.layers[layer]) else { return all };
         if self.policy.waits_for_second_pass() {
             let made = if layer.second_pass { "made" } else { "still to come" };
             all.push(("second pass", made.to_owned(), "make it in both caches first"));

@@ -51,7 +51,7 @@ impl KvCache {
         let layers = 0..self.layers.len();
         let mut parts = Parts::default();
         for (number, layer) in self.layers.iter().enumerate() {
-            parts.put_parts(&format!("layer.{number}"), layer.save(&self.policy)?);
+            parts.put_parts(&format!("layer.{number}"), layer.save(self.policy_of(number))?);
         }
         let header = Header {
             model: self.config.model.clone(),
@@ -63,6 +63,7 @@ impl KvCache {
             dtype: format!("{:?}", self.dtype()),
             softmax_scale: self.config.softmax_scale.map(|scale| scale.to_string()),
             softcap: self.config.softcap.map(|cap| cap.to_string()),
+            windows: self.config.windows.as_ref().map(|windows| format!("{windows:?}")),
             tokens_seen: self.tokens_seen(),
             tokens_kept: layers.map(|layer| self.tokens_kept(layer)).collect::<Result<_>>()?,
             bytes_held: self.bytes_held(),
@@ -116,7 +117,8 @@ impl KvCache {
         for layer in 0..shape.layers {
             let of_layer = parts.take_parts(&format!("layer.{layer}"));
             let options = cache.context_between_calls(layer, rows).store_options(seen.len());
-            cache.layers[layer] = LayerCache::restore(of_layer, &seen, &cache.policy, options)?;
+            cache.layers[layer] =
+                LayerCache::restore(of_layer, &seen, cache.policy_of(layer), options)?;
         }
         parts.finish()?;
         cache.rows = Some(rows);
@@ -160,11 +162,13 @@ fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConf
     }
     let [scale, cap] =
         [config.softmax_scale, config.softcap].map(|it| it.map(|number| number.to_string()));
+    let windows = config.windows.as_ref().map(|windows| format!("{windows:?}"));
     let dtype = config.dtype.map(|dtype| format!("{dtype:?}"));
     for (what, found, given) in [
         ("the type", Some(header.dtype.clone()), dtype.or_else(|| Some(header.dtype.clone()))),
         ("the softmax scale", header.softmax_scale.clone(), scale),
         ("the softcap", header.softcap.clone(), cap),
+        ("the windows of layers", header.windows.clone(), windows),
     ] {
         if found != given {
             let [found, given] = [found, given].map(|it| it.unwrap_or_else(|| "none".to_owned()));

@@ -52,7 +52,8 @@ impl KvCache {
     /// pack others into room made by [device
     /// indexing](crate::state::Replay::begin_device_indexing).
     pub fn transaction_copies(&mut self) -> bool {
-        self.policy.schedule().decode_every.is_some()
+        self.has_windows()
+            || self.policy.schedule().decode_every.is_some()
             || self.layers.iter_mut().any(LayerCache::packs_in_place)
     }
 

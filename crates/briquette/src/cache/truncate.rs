@@ -41,8 +41,11 @@ impl KvCache {
         if dropped == 0 {
             return Ok(());
         }
-        let observes = self.policy.observes_decoded();
-        let least = self.layers.iter().map(|layer| seen - layer.reversible(observes)).max();
+        let layers = self.layers.iter().enumerate();
+        let least = layers.map(|(number, layer)| {
+            seen - layer.reversible(self.policy_of(number).observes_decoded())
+        });
+        let least = least.max();
         if let Some(least) = least.filter(|&least| least > columns) {
             return Err(Error::TruncateTooFar { columns, least });
         }

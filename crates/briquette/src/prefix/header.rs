@@ -26,6 +26,9 @@ pub(crate) struct Header {
     /// The limit of attention scores, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) softcap: Option<String>,
+    /// The windows of the layers, if some have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) windows: Option<String>,
     pub(crate) tokens_seen: Vec<usize>,
     /// Tokens kept, `[layer][row]`, those of the longest head.
     pub(crate) tokens_kept: Vec<Vec<usize>>,
@@ -88,6 +91,7 @@ mod tests {
             dtype: String::new(),
             softmax_scale: None,
             softcap: None,
+            windows: None,
             tokens_seen: Vec::new(),
             tokens_kept: Vec::new(),
             bytes_held: 0,

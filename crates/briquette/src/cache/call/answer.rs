@@ -108,8 +108,11 @@ impl Answer for VisibleEntries {
     ) -> Result<(Self, Sums)> {
         let Context { shape, config, observes, .. } = context;
         let queries = asked(context, input, all, encode.as_ref())?;
-        let mask = (input.span.padded || all.padded)
-            .then(|| hidden(input.queries.positions.clone(), all.positions(store), shape.group()));
+        let window = config.window(context.layer);
+        let mask = (input.span.padded || all.padded || window.is_some()).then(|| {
+            let queries = input.queries.positions.clone();
+            hidden(queries, all.positions(store), shape.group(), window)
+        });
         let entries = all.entries(store, &input.held)?.clone();
         let Entries { keys, values, .. } = expand_clusters(entries, config.ops.as_ref())?;
         let keys = Encode::keys(encode.as_ref(), keys, config.ops.as_ref())?;
@@ -131,17 +134,27 @@ impl Answer for VisibleEntries {
     }
 }
 
-/// Returns the entries that each query must not see, `[batch, kv_heads · group, queries, entries]`.
-/// Positions are `[batch, 1, queries]` and `[batch, kv_heads, entries]`, −1 at padding.
-fn hidden(queries: Tensor<3, Int>, entries: Tensor<3, Int>, group: usize) -> Tensor<4, Bool> {
+/// Returns the entries that each query must not see, `[batch, kv_heads · group, queries, entries]`:
+/// padding, later ones, and those before its `window`. Positions are `[batch, 1, queries]` and `[batch, kv_heads, entries]`, −1 at padding.
+fn hidden(
+    queries: Tensor<3, Int>,
+    entries: Tensor<3, Int>,
+    group: usize,
+    window: Option<usize>,
+) -> Tensor<4, Bool> {
     let [batch, heads, columns] = entries.dims();
     let new = queries.dims()[2];
     let shape = [batch, heads, new, columns];
     let queries = queries.unsqueeze_dim::<4>(3).expand(shape);
     let entries = entries.unsqueeze_dim::<4>(2).expand(shape);
     let padding = entries.clone().lower_scalar(0);
-    let later = entries.greater(queries.clone());
-    let hidden = padding.bool_or(later).bool_and(queries.greater_equal_scalar(0));
+    let later = entries.clone().greater(queries.clone());
+    let mut hidden = padding.bool_or(later);
+    if let Some(window) = window {
+        let behind = queries.clone().sub_scalar(window.min(i32::MAX as usize) as i64);
+        hidden = hidden.bool_or(entries.lower_equal(behind));
+    }
+    let hidden = hidden.bool_and(queries.greater_equal_scalar(0));
     hidden
         .reshape([batch, heads, 1, new, columns])
         .expand([batch, heads, group, new, columns])

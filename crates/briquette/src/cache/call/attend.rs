@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Result,
     cache::{context::Context, shared_attention::Asked},
-    ops::{AttentionOutput, ClusterTable, Entries, Ops, Visibility},
+    ops::{AttentionOutput, ClusterTable, Entries, Ops, Scoring, Visibility},
     policy::PositionMode,
     position::{Encode, encode},
     store::{Store, StoreQuery, attend_entries},
@@ -56,6 +56,18 @@ pub(super) fn asked(
     }
 }
 
+/// How query-key products of a call become weights. A window that hides nothing is left out, so that
+/// kernels take the call.
+fn scoring_of_call(context: Context<'_>, input: &LayerInput) -> Scoring {
+    let scoring = context.scoring();
+    let hides = |&window: &usize| {
+        // The newest tokens are held, so that as few as a window are in that of one query.
+        let is_in_it = |counts: &[usize]| counts.iter().all(|&count| count <= window);
+        !is_in_it(input.span.seen()) && !(input.is_one_query() && is_in_it(&input.held))
+    };
+    Scoring { window: scoring.window.filter(hides), ..scoring }
+}
+
 /// Computes the attention of the new queries, and the sums of weights that the stages observe.
 pub(in crate::cache) fn attend(
     context: Context<'_>,
@@ -67,7 +79,7 @@ pub(in crate::cache) fn attend(
     let Context { policy, config, observes, .. } = context;
     let LayerInput { span, queries, .. } = input;
     let is_told = all.loose().is_none() && input.is_told_by(store);
-    let scoring = context.scoring();
+    let scoring = scoring_of_call(context, input);
     let query = StoreQuery {
         queries: asked(context, input, all, encode.as_ref())?,
         // A query that is padding sees nothing, whatever its column.
