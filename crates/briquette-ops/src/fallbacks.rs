@@ -12,8 +12,8 @@ pub struct Fallback {
     pub operation: &'static str,
     /// Number of calls.
     pub calls: usize,
-    /// Error of the kernel in the last call: the device has no kernels, no kernel computes this kind
-    /// of weights, or the call is too large.
+    /// Error of the kernel in the last call: the device has no kernels, no kernel computes this
+    /// kind of weights, or the call is too large.
     pub reason: OpError,
 }
 

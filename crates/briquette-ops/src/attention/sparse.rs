@@ -28,10 +28,10 @@ impl SparseAttentionInput {
     /// kernel reads.
     ///
     /// # Errors
-    /// [`OpError::Shape`](crate::OpError::Shape) if there are not as many patterns as query heads,
-    /// [`OpError::Value`](crate::OpError::Value) if the numbers of a pattern break its conditions
-    /// ([`HeadPattern::breaks`]), or if queries see a window, [`OpError::Execution`](crate::OpError::Execution) if the device
-    /// failed.
+    /// [`OpError::Shape`](crate::OpError::Shape) if there are not as many patterns as
+    /// query heads, [`OpError::Value`](crate::OpError::Value) if the numbers of a pattern break its
+    /// conditions ([`HeadPattern::breaks`]), or if queries see a window,
+    /// [`OpError::Execution`](crate::OpError::Execution) if the device failed.
     pub fn tiles(&self) -> Result<SparseTiles> {
         let (places, masks) = self.masks()?;
         Ok(SparseTiles::new(&places, &masks))

@@ -11,8 +11,8 @@ use crate::constant::counting;
 #[derive(Clone, Debug)]
 pub enum Visibility {
     /// By order: nothing is padding, and the queries belong to the last entries: query `i` of `new`
-    /// sees the first `entries − new + i + 1`. Where [`Scoring`](crate::Scoring) reads positions, the
-    /// position of an entry is its column.
+    /// sees the first `entries − new + i + 1`. Where [`Scoring`](crate::Scoring) reads positions,
+    /// the position of an entry is its column.
     Causal,
     /// By position.
     Positions {

@@ -24,7 +24,8 @@ pub struct CacheConfig {
     pub sinks: Option<Arc<[Tensor<1>]>>,
     /// The ALiBi slope of each query head, `[query_heads]`.
     pub slopes: Option<Tensor<1>>,
-    /// Number of positions that a query sees in each layer, its own and those before; `None` is all.
+    /// Number of positions that a query sees in each layer, its own and those before; `None` is
+    /// all.
     pub windows: Option<Arc<[Option<usize>]>>,
     /// When queries, keys and values are checked for NaN and infinity.
     pub input_check: InputCheck,
@@ -126,9 +127,9 @@ impl CacheConfig {
         self
     }
 
-    /// Sets the slopes of ALiBi, `[query_heads]`, the same in every layer: slope · (entry's position
-    /// − query's position) is added to a score. Positions are those that tokens were written at,
-    /// whatever was evicted between them.
+    /// Sets the slopes of ALiBi, `[query_heads]`, the same in every layer: slope · (entry's
+    /// position − query's position) is added to a score. Positions are those that tokens were
+    /// written at, whatever was evicted between them.
     pub fn with_slopes(mut self, slopes: Tensor<1>) -> Self {
         self.slopes = Some(slopes);
         self

@@ -147,8 +147,8 @@ impl KvCache {
     }
 
     /// Returns the calls that tensor operations computed in place of a kernel, by operation and
-    /// reason: the device has no kernels, no kernel computes the weights, or the call was too large. A copy of the cache
-    /// shares its counts with the original.
+    /// reason: the device has no kernels, no kernel computes the weights, or the call was too
+    /// large. A copy of the cache shares its counts with the original.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         self.config.ops.fallbacks()
     }

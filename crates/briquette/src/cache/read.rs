@@ -25,8 +25,8 @@ impl KvCache {
     /// and nothing changes.
     ///
     /// This is cross-attention over the output of an encoder that was prefilled once, or a probe.
-    /// Every query sees every entry, or those in the layer's window. Where `encoding` encodes positions, the queries have those of
-    /// the tokens that would come next.
+    /// Every query sees every entry, or those in the layer's window. Where `encoding` encodes
+    /// positions, the queries have those of the tokens that would come next.
     ///
     /// # Shapes
     /// - `queries`: `[batch, query_heads, new, head_dim]`

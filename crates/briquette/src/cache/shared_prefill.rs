@@ -64,9 +64,9 @@ impl<'a> SharedPrefill<'a> {
     /// [`attend`](Self::attend).
     ///
     /// # Errors
-    /// [`Error::SharedPrefill`] for no cache, one that holds tokens, one of another shape, data
-    /// type, device or way to compute weights than the first, and a policy whose attention is its own; what
-    /// [`KvCache::begin_prompt`] returns. No cache has a prompt then.
+    /// [`Error::SharedPrefill`] for no cache, one that holds tokens, one of another shape,
+    /// data type, device or way to compute weights than the first, and a policy whose attention is
+    /// its own; what [`KvCache::begin_prompt`] returns. No cache has a prompt then.
     pub fn new(caches: &'a mut [KvCache], prompt: Prompt) -> Result<Self> {
         let columns = prompt.columns;
         let refused = |cache, reason: String| Err(Error::SharedPrefill { cache, reason });

@@ -135,7 +135,8 @@ impl Answer for VisibleEntries {
 }
 
 /// Returns the entries that each query must not see, `[batch, kv_heads · group, queries, entries]`:
-/// padding, later ones, and those before its `window`. Positions are `[batch, 1, queries]` and `[batch, kv_heads, entries]`, −1 at padding.
+/// padding, later ones, and those before its `window`. Positions are `[batch, 1, queries]` and
+/// `[batch, kv_heads, entries]`, −1 at padding.
 fn hidden(
     queries: Tensor<3, Int>,
     entries: Tensor<3, Int>,

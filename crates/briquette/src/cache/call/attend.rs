@@ -56,8 +56,8 @@ pub(super) fn asked(
     }
 }
 
-/// How query-key products of a call become weights. A window that hides nothing is left out, so that
-/// kernels take the call.
+/// How query-key products of a call become weights. A window that hides nothing is left out, so
+/// that kernels take the call.
 fn scoring_of_call(context: Context<'_>, input: &LayerInput) -> Scoring {
     let scoring = context.scoring();
     let hides = |&window: &usize| {
