@@ -63,7 +63,8 @@ fn scoring_of_call(context: Context<'_>, input: &LayerInput) -> Scoring {
     let hides = |&window: &usize| {
         // The newest tokens are held, so that as few as a window are in that of one query.
         let is_in_it = |counts: &[usize]| counts.iter().all(|&count| count <= window);
-        !is_in_it(input.span.seen()) && !(input.is_one_query() && is_in_it(&input.held))
+        let is_whole = is_in_it(input.span.seen());
+        !(is_whole || input.is_one_query() && is_in_it(&input.held))
     };
     Scoring { window: scoring.window.filter(hides), ..scoring }
 }
