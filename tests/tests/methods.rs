@@ -731,7 +731,9 @@ fn default_parameters() {
         for (method, prefill, decode_every) in papers() {
             let turns = match method.store {
                 // Tokens are decoded behind the second pass, which has a suite of its own.
-                _ if matches!(method.score, Score::Repeat { .. }) => vec![prompt(&[120, 80])],
+                _ if matches!(method.score, Score::Repeat { .. } | Score::Reread { .. }) => {
+                    vec![prompt(&[120, 80])]
+                }
                 Store::Plain => vec![prompt(&[120, 80]), Turn::Decode(3)],
                 // Decoding fills a group up.
                 Store::Quantized { .. } => vec![prompt(&[196, 150]), Turn::Decode(30)],
