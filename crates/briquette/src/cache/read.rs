@@ -17,7 +17,7 @@ use crate::{
     ops::{Visibility, constant_ints},
     policy::PositionMode,
     position::{Encode, PositionEncoding, encode},
-    store::{SlotStore, StoreQuery, attend_entries},
+    store::{SlotStore, StoreQuery, attend_entries, sees_all},
 };
 
 impl KvCache {
@@ -93,15 +93,11 @@ impl KvCache {
         };
         let queries = encode(encoding, queries, next, end, ops)?;
         let is_full = cache.held().iter().all(|&held| held == of_entries.dims()[2]);
-        let behind_all = || {
-            let behind = vec![i64::from(i32::MAX); batch * new];
-            constant_ints("behind all", behind, [batch, 1, new], &self.device)
-        };
         let scoring = context.scoring();
         let visibility = match scoring.reads_positions() {
             true => Visibility::Positions { queries: written, entries: of_entries },
             false if new == 1 && is_full && !store.is_clustered() => Visibility::Causal,
-            false => Visibility::Positions { queries: behind_all(), entries: of_entries },
+            false => sees_all(new, of_entries),
         };
         let query = StoreQuery {
             queries,

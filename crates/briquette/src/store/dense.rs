@@ -259,7 +259,7 @@ impl DenseStore {
                     let queries = queries.clone();
                     Visibility::Positions { queries, entries: buffers.positions.clone() }
                 }
-                Visibility::Positions { .. } => sees_all(buffers.positions.clone()),
+                Visibility::Positions { .. } => sees_all(1, buffers.positions.clone()),
             },
         }))?;
         match found {
@@ -267,7 +267,7 @@ impl DenseStore {
             None => {
                 let visibility = match input.scoring.reads_positions() {
                     true => input.visibility,
-                    false => sees_all(buffers.positions.clone().narrow(2, 0, end)),
+                    false => sees_all(1, buffers.positions.clone().narrow(2, 0, end)),
                 };
                 let entries = Entries { keys, ..buffers.clone() };
                 attend_entries(first(&entries, end), StoreQuery { visibility, ..input })

@@ -401,19 +401,19 @@ impl StoreQuery<'_> {
     /// positions of its `entries`, so that attention over these sees the padding too.
     pub(super) fn told_of(self, entries: &Entries) -> Self {
         let visibility = match self.visibility {
-            Visibility::Causal => sees_all(entries.positions.clone()),
+            Visibility::Causal => sees_all(1, entries.positions.clone()),
             told => told,
         };
         Self { visibility, ..self }
     }
 }
 
-/// Visibility of one query per row that comes after all entries: it sees all but padding. `entries`
-/// are the positions of the entries, `[batch, kv_heads, columns]`.
-pub(super) fn sees_all(entries: Tensor<3, Int>) -> Visibility {
+/// Visibility of queries that come after all entries: they see all but padding. `entries` are the
+/// positions of the entries, `[batch, kv_heads, columns]`.
+pub(crate) fn sees_all(queries: usize, entries: Tensor<3, Int>) -> Visibility {
     let [batch, ..] = entries.dims();
-    let behind = vec![i64::from(i32::MAX); batch];
-    let queries = constant_ints("behind all", behind, [batch, 1, 1], &entries.device());
+    let behind = vec![i64::from(i32::MAX); batch * queries];
+    let queries = constant_ints("behind all", behind, [batch, 1, queries], &entries.device());
     Visibility::Positions { queries, entries }
 }
 

@@ -29,6 +29,7 @@ pub use clustered::Clustered;
 pub use dense::{Dense, DenseStore};
 pub use fp8::Fp8;
 pub(crate) use interface::attend_entries;
+pub(crate) use interface::sees_all;
 pub use interface::{Store, StoreBuilder, StoreOptions, StoreQuery};
 pub use key_channels::KeyChannels;
 pub use quantized::Quantized;
