@@ -2,7 +2,7 @@
 
 use burn::tensor::{Int, Tensor};
 
-use super::Store;
+use super::{Store, StoreOptions};
 use crate::{
     Result,
     columns::{right_aligned, right_aligned_entries},
@@ -11,23 +11,26 @@ use crate::{
     stage::statistics,
 };
 
-/// Lays the entries of two stores out anew in an `empty` one: the rows of the first, and behind
-/// them those of the second. `counts` are the numbers of entries per batch row and kv head.
+/// Lays the entries of two stores out anew in one that is built `empty`: the rows of the first, and
+/// behind them those of the second. `counts` are the numbers of entries per batch row and kv head,
+/// `options` those of the first store.
 ///
 /// # Errors
 /// The errors of [`Store::entries`] and [`Store::replace`].
-pub(super) fn append_entries(
+pub(super) fn append_entries<S: Store + 'static>(
     [own, more]: [&dyn Store; 2],
     counts: [&[usize]; 2],
-    mut empty: impl Store + 'static,
-    ops: &dyn Ops,
+    options: &StoreOptions,
+    empty: impl FnOnce(StoreOptions) -> S,
 ) -> Result<Option<Box<dyn Store>>> {
+    let rows = (counts[0].len() + counts[1].len()) / options.shape.kv_heads;
+    let mut all = empty(options.with_batch(rows));
     let capacity = own.capacity().max(more.capacity());
     let own = own.entries()?.with_lengths(counts[0]);
     let more = more.entries()?.with_lengths(counts[1]);
     let of_all = counts.concat();
-    empty.replace(joined([own, more], counts, ops)?, &of_all, capacity)?;
-    Ok(Some(Box::new(empty)))
+    all.replace(joined([own, more], counts, options.ops.as_ref())?, &of_all, capacity)?;
+    Ok(Some(Box::new(all)))
 }
 
 fn joined(entries: [Entries; 2], counts: [&[usize]; 2], ops: &dyn Ops) -> Result<Entries> {

@@ -451,10 +451,7 @@ impl<B: Body> Store for Segmented<B> {
         more: &dyn Store,
         counts: [&[usize]; 2],
     ) -> Result<Option<Box<dyn Store>>> {
-        let StoreOptions { shape, ref ops, .. } = self.options;
-        let batch = (counts[0].len() + counts[1].len()) / shape.kv_heads;
-        let empty = Self::new(self.options.with_batch(batch));
-        append_entries([self, more], counts, empty, ops.as_ref())
+        append_entries([self, more], counts, &self.options, Self::new)
     }
 
     fn boxed_clone(&self) -> Box<dyn Store> {
