@@ -55,10 +55,8 @@ impl KvCache {
             let reason = "tokens that share entries cannot be taken back once they are compressed";
             return Err(Error::DraftRefused { policy: self.policy.name().to_owned(), reason });
         }
+        self.check_no_prompt()?;
         for (layer, cache) in self.layers.iter().enumerate() {
-            if let Some((arrived, declared)) = cache.progress().unfinished() {
-                return Err(Error::PromptUnfinished { layer, arrived, declared });
-            }
             if cache.progress().seen().iter().all(|&seen| seen == 0) {
                 return Err(Error::NothingHeld { layer });
             }

@@ -135,11 +135,7 @@ impl KvCache {
         if let Some(batch) = self.batch {
             prompt.check_rows(batch)?;
         }
-        for (layer, cache) in self.layers.iter().enumerate() {
-            if let Some((arrived, declared)) = cache.progress().unfinished() {
-                return Err(Error::PromptUnfinished { layer, arrived, declared });
-            }
-        }
+        self.check_no_prompt()?;
         for layer in &mut self.layers {
             layer.mark_prompt();
             layer.progress.begin(prompt.clone());
@@ -171,6 +167,17 @@ impl KvCache {
             self.forget_batch();
         }
         Ok(())
+    }
+
+    /// Checks that no prompt has arrived in part.
+    pub(super) fn check_no_prompt(&self) -> Result<()> {
+        let mut layers = self.layers.iter().enumerate();
+        match layers.find_map(|(layer, cache)| Some((layer, cache.progress().unfinished()?))) {
+            Some((layer, (arrived, declared))) => {
+                Err(Error::PromptUnfinished { layer, arrived, declared })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Lets the next batch have another size and type.
