@@ -139,7 +139,7 @@ impl KvCache {
                 *first = cache.before_compressing_token(first);
             }
         }
-        self.layers[layer].mark = Some(Box::new(Mark::Draft { before: std::mem::take(before) }));
+        self.layers[layer].mark = Some(Mark::Draft { before: std::mem::take(before) });
         A::join(answers)
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct LayerCache {
     /// compressed or moved.
     pub(super) fixed: usize,
     /// The layer as it was before the prompt or the draft that came last, without its entries.
-    pub(super) mark: Option<Box<Mark>>,
+    pub(super) mark: Option<Mark>,
 }
 
 /// A layer at an earlier time, without its entries: later ones lie behind those of that time, and
@@ -352,7 +352,7 @@ impl LayerCache {
         }
         (self.held, self.share) = (update.held, update.share);
         let complete = !matches!(span.phase, Phase::Prompt { missing, .. } if missing > 0);
-        match self.mark.as_deref_mut() {
+        match &mut self.mark {
             Some(Mark::Prompt { is_reversible, .. }) => *is_reversible &= !moved && !complete,
             Some(Mark::Draft { .. }) => self.mark = None,
             None => {}
@@ -405,7 +405,7 @@ impl LayerCache {
         }
         layer.held = counts;
         layer.fixed = layer.store.as_ref().map_or(0, |store| store.columns());
-        if let Some(Mark::Prompt { is_reversible, .. }) = layer.mark.as_deref_mut() {
+        if let Some(Mark::Prompt { is_reversible, .. }) = &mut layer.mark {
             *is_reversible = false;
         }
         layer.state = state.map(Box::new).or(layer.state);

@@ -23,13 +23,12 @@ impl LayerCache {
     /// Remembers the layer before a prompt.
     pub(super) fn mark_prompt(&mut self) {
         let before = self.earlier().map(Box::new);
-        let mark = before.map(|before| Mark::Prompt { before, is_reversible: true });
-        self.mark = mark.map(Box::new);
+        self.mark = before.map(|before| Mark::Prompt { before, is_reversible: true });
     }
 
     /// Returns layer number `layer` as it was before the prompt that is arriving.
     pub(super) fn before_prompt(&self, layer: usize, observes: AttentionRequest) -> Result<Self> {
-        let Some(Mark::Prompt { before, is_reversible }) = self.mark.as_deref() else {
+        let Some(Mark::Prompt { before, is_reversible }) = &self.mark else {
             return Ok(Self::new(observes));
         };
         let arrived = self.progress.count() - before.layer.progress.count();
@@ -59,7 +58,7 @@ impl LayerCache {
 
     /// Number of last columns that can be taken back.
     pub(super) fn reversible(&self, observes_decoded: bool) -> usize {
-        if let Some(Mark::Draft { before }) = self.mark.as_deref() {
+        if let Some(Mark::Draft { before }) = &self.mark {
             return before.len();
         }
         let Some(store) = self.store.as_ref().filter(|_| !observes_decoded) else { return 0 };
@@ -72,12 +71,12 @@ impl LayerCache {
     /// Returns the layer without its last `columns` columns, which are
     /// [`reversible`](Self::reversible).
     pub(super) fn without(&self, columns: usize) -> Self {
-        if let Some(Mark::Draft { before }) = self.mark.as_deref()
+        if let Some(Mark::Draft { before }) = &self.mark
             && let Some(number) = before.len().checked_sub(columns)
             && let Some(earlier) = before.get(number)
         {
             let mark = Mark::Draft { before: before[..number].to_vec() };
-            return Self { mark: Some(Box::new(mark)), ..self.back_to(earlier, columns) };
+            return Self { mark: Some(mark), ..self.back_to(earlier, columns) };
         }
         let before = Self {
             progress: self.progress.without(columns),
