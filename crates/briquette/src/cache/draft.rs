@@ -6,7 +6,7 @@ use super::{
     layer::{Earlier, Mark},
     progress::Draft,
 };
-use crate::{Error, Result, check, position::PositionEncoding, store::Store};
+use crate::{Error, Result, check, position::PositionEncoding};
 
 impl KvCache {
     /// Declares that the next call of each layer brings `columns` tokens per row that count as
@@ -63,17 +63,19 @@ impl KvCache {
         }
         let draft = Draft { columns, goes_on: false };
         for (number, layer) in self.layers.iter_mut().enumerate() {
-            // The tokens of the draft before are accepted.
-            let mut store = layer.store.clone();
-            let packed = |store: &Option<Box<dyn Store>>| {
-                store.as_ref().map_or(0, |store| store.packed_columns())
-            };
-            store.iter_mut().for_each(|store| store.settle());
-            if packed(&store) != packed(&layer.store) {
-                if let Some(rollback) = self.active_transaction.rollback() {
-                    rollback.remember(number, || layer.clone());
+            // The tokens of the draft before are accepted. A transaction keeps the store from
+            // before it packs some; otherwise it packs in place.
+            match (&mut layer.store, self.active_transaction.rollback()) {
+                (Some(store), None) => store.settle(),
+                (Some(store), Some(rollback)) => {
+                    let mut settled = store.clone();
+                    settled.settle();
+                    if settled.packed_columns() != store.packed_columns() {
+                        rollback.remember(number, || layer.clone());
+                        layer.store = Some(settled);
+                    }
                 }
-                layer.store = store;
+                (None, _) => {}
             }
             layer.progress.begin_draft(draft);
         }
