@@ -36,13 +36,13 @@ pub(crate) struct ScoreNumbers {
 }
 
 /// [`Scoring`] as an operand.
-#[derive(ExtensionType)]
+#[derive(Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
 pub(crate) enum Scores<B: Backend> {
     Alike {
         numbers: ScoreNumbers,
     },
-    /// `of_heads` are sinks and slopes, zero where there are none, f32, `[2, query_heads]`.
+    /// `of_heads` are sinks, and behind them slopes, f32, `[1 or 2, query_heads]`.
     OfHeads {
         numbers: ScoreNumbers,
         of_heads: FloatTensor<B>,
@@ -63,14 +63,13 @@ impl From<Scoring> for Scores<Dispatch> {
                 window: window.is_some(),
             },
         };
-        let [sinks, slopes] = [sinks, slopes].map(|x| x.map(|x| x.cast(DType::F32)));
-        let both = match (sinks, slopes) {
+        let [sinks, slopes]: [Option<Tensor<2>>; 2] =
+            [sinks, slopes].map(|x| x.map(|x| x.cast(DType::F32).unsqueeze()));
+        let of_heads = match (sinks, slopes) {
             (None, None) => return Self::Alike { numbers },
-            (Some(sinks), Some(slopes)) => [sinks, slopes],
-            (Some(sinks), None) => [sinks.clone(), sinks.zeros_like()],
-            (None, Some(slopes)) => [slopes.zeros_like(), slopes],
+            (Some(sinks), Some(slopes)) => Tensor::cat(vec![sinks, slopes], 0),
+            (Some(one), None) | (None, Some(one)) => one,
         };
-        let of_heads: Tensor<2> = Tensor::stack(both.to_vec(), 0);
         Self::OfHeads { numbers, of_heads: of_heads.into_dispatch() }
     }
 }
@@ -78,12 +77,34 @@ impl From<Scoring> for Scores<Dispatch> {
 impl Scores<CubeBackend> {
     /// The argument of a kernel, and what it is compiled for.
     pub(crate) fn into_arg(self) -> (ScoreArgsLaunch, ScoreKinds) {
-        let (numbers, of_heads) = match self {
-            Self::Alike { numbers } => (numbers, None),
-            Self::OfHeads { numbers, of_heads } => (numbers, Some(of_heads.into_tensor_arg())),
-        };
-        let ScoreNumbers { scale, softcap, window, kinds } = numbers;
-        (ScoreArgsLaunch::new(scale, softcap, window, of_heads.into()), kinds)
+        match self {
+            Self::Alike { numbers } => (numbers.arg(None), numbers.kinds),
+            Self::OfHeads { numbers, of_heads } => (numbers.arg(Some(of_heads)), numbers.kinds),
+        }
+    }
+
+    /// The argument of a kernel that only caps scores.
+    pub(crate) fn arg_without_heads(&self) -> ScoreArgsLaunch {
+        self.numbers().arg(None)
+    }
+
+    pub(crate) fn has_sinks(&self) -> bool {
+        self.numbers().kinds.sinks
+    }
+
+    fn numbers(&self) -> ScoreNumbers {
+        match self {
+            Self::Alike { numbers } | Self::OfHeads { numbers, .. } => *numbers,
+        }
+    }
+}
+
+impl ScoreNumbers {
+    fn arg(self, of_heads: Option<CubeTensor>) -> ScoreArgsLaunch {
+        let Self { scale, softcap, window, kinds } = self;
+        let softcap = kinds.softcap.then_some(softcap);
+        let of_heads = of_heads.map(CubeTensor::into_tensor_arg);
+        ScoreArgsLaunch::new(scale, softcap.into(), window, of_heads.into())
     }
 }
 
@@ -91,13 +112,23 @@ impl Scores<CubeBackend> {
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct ScoreArgs {
     pub(crate) scale: f32,
-    softcap: f32,
+    softcap: ComptimeOption<f32>,
     window: i32,
     of_heads: ComptimeOption<OwnedTensor<f32>>,
 }
 
 #[cube]
 impl ScoreArgs {
+    /// A scaled product, capped if scores are.
+    pub(crate) fn capped(&self, product: f32) -> f32 {
+        let mut score = product;
+        if comptime!(self.softcap.is_some()) {
+            let cap = self.softcap.unwrap();
+            score = (score / cap).tanh() * cap;
+        }
+        score
+    }
+
     /// The score of a scaled product. `distance` is the entry's position less the query's.
     pub(crate) fn score(
         &self,
@@ -106,13 +137,14 @@ impl ScoreArgs {
         distance: i32,
         #[comptime] kinds: ScoreKinds,
     ) -> f32 {
-        let mut score = product;
-        if comptime!(kinds.softcap) {
-            score = (score / self.softcap).tanh() * self.softcap;
-        }
+        let mut score = self.capped(product);
         if comptime!(kinds.slopes) {
             let of_heads = self.of_heads.as_ref().unwrap();
-            let slope = of_heads[of_heads.stride(0) + query_head * of_heads.stride(1)];
+            let mut place = query_head * of_heads.stride(1);
+            if comptime!(kinds.sinks) {
+                place += of_heads.stride(0);
+            }
+            let slope = of_heads[place];
             score += slope * f32::cast_from(distance);
         }
         score
@@ -131,5 +163,12 @@ impl ScoreArgs {
     pub(crate) fn sink(&self, query_head: usize) -> f32 {
         let of_heads = self.of_heads.as_ref().unwrap();
         of_heads[query_head * of_heads.stride(1)]
+    }
+
+    /// The highest of a query's scores and the sum of its weights relative to it, with its sink.
+    pub(crate) fn with_sink(&self, highest: f32, total: f32, query_head: usize) -> (f32, f32) {
+        let sink = self.sink(query_head);
+        let high = highest.max(sink);
+        (high, (highest - high).exp() * total + (sink - high).exp())
     }
 }

@@ -40,6 +40,24 @@ impl Check {
         }
     }
 
+    /// Refuses sinks and slopes that are not one number per query head.
+    pub(crate) fn scoring(&self, scoring: &Scoring, query_heads: usize) -> Result<()> {
+        let Scoring { sinks, slopes, .. } = scoring;
+        [("sinks", sinks), ("slopes", slopes)].into_iter().try_for_each(|(name, of_heads)| {
+            of_heads.as_ref().map_or(Ok(()), |x| self.shape(name, x.dims(), [query_heads]))
+        })
+    }
+
+    /// Refuses weights that depend on positions, where the kernel knows none.
+    pub(crate) fn no_positions(&self, scoring: &Scoring) -> Result<()> {
+        let what = match scoring {
+            Scoring { slopes: Some(_), .. } => "slopes",
+            Scoring { window: Some(_), .. } => "window",
+            _ => return Ok(()),
+        };
+        Err(OpError::NoKernel { operation: self.operation, what })
+    }
+
     /// Refuses a tensor of another shape.
     pub(crate) fn shape<const D: usize>(
         &self,

@@ -15,7 +15,10 @@ use self::{
     operands::{DecodeTensors, EntryCounts, KvMask},
 };
 use crate::{
-    attention::decode::{merge, split::operands::TailTensors},
+    attention::{
+        decode::{merge, split::operands::TailTensors},
+        scoring::Scores,
+    },
     common::check::Check,
 };
 
@@ -50,7 +53,7 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
     let check = Check::new(OPERATION, &input.queries.device())?;
     let [batch, _, new, _] = input.queries.dims();
     let DenseKv { keys, values, entries, mut counts, visibility } = kv.clone();
-    check_buffers(&check, &input.queries, &keys, &values, entries)?;
+    check_buffers(&check, input, &keys, &values, entries)?;
     let fits = (1..=entries).contains(&new);
     check.value("the number of queries", new, fits, format!("1 to {entries}, the entries"))?;
     let kv_heads = keys.dims()[1];
@@ -77,7 +80,6 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
             }
         }
     };
-    check.plain(&input.scoring)?;
     check_cubes(&check, &input.queries, &keys, entries)?;
     Ok(call(input, mask, counts, [keys, values], entries))
 }
@@ -90,7 +92,7 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
 pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput> {
     let check = Check::new(OPERATION, &input.queries.device())?;
     let RaggedKv { keys, values, offsets, width, positions, tail, tail_counts } = kv.clone();
-    check_buffers(&check, &input.queries, &tail.keys, &tail.values, tail.entries)?;
+    check_buffers(&check, input, &tail.keys, &tail.values, tail.entries)?;
     let [batch, _, new, head_dim] = input.queries.dims();
     let [_, kv_heads, ..] = tail.keys.dims();
     check.value("the number of queries", new, new == 1, "1 where heads are ragged")?;
@@ -105,7 +107,7 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
     check.countable("the list", &[rows, head_dim])?;
     let total = width.saturating_add(tail.entries);
     check.value("entries with those of the list", total, total > 0, "at least 1")?;
-    check.plain(&input.scoring)?;
+    check.no_positions(&input.scoring)?;
     check_cubes(&check, &input.queries, &tail.keys, total)?;
     if let Some(counts) = &tail_counts {
         check.shape("tail_counts", counts.dims(), [batch * kv_heads])?;
@@ -145,8 +147,8 @@ fn call(
         Some(counts) => EntryCounts::Counted { of_heads: counts.into_dispatch() },
         None => EntryCounts::Alike,
     };
-    let (scale, wanted) = (input.scoring.scale as f32, input.weights);
-    let found = Dispatch::decode_attention(queries, rows, mask, counts, scale, wanted);
+    let scores = Scores::from(input.scoring.clone());
+    let found = Dispatch::decode_attention(queries, rows, mask, counts, scores, input.weights);
     let (output, weights) = match found {
         DecodeTensors::Plain { output } => (output, None),
         DecodeTensors::Weights { output, weights } => (output, Some(weights)),
@@ -159,12 +161,12 @@ fn call(
 
 fn check_buffers(
     check: &Check,
-    queries: &Tensor<4>,
+    input: &DecodeInput,
     keys: &Tensor<4>,
     values: &Tensor<4>,
     entries: usize,
 ) -> Result<()> {
-    let [batch, query_heads, new, head_dim] = queries.dims();
+    let [batch, query_heads, new, head_dim] = input.queries.dims();
     let [_, kv_heads, capacity, _] = keys.dims();
     let buffers = [batch, kv_heads, capacity, head_dim];
     check.shape("keys", keys.dims(), buffers)?;
@@ -176,6 +178,7 @@ fn check_buffers(
     for (what, size) in sizes.into_iter().chain([("the number of queries", new)]) {
         check.value(what, size, size > 0, "at least 1")?;
     }
+    check.scoring(&input.scoring, query_heads)?;
     check.value("the capacity", capacity, capacity > 0, "at least 1")?;
     check.at_most("head_dim", head_dim, portable::UNITS)?;
     let held = entries <= capacity;
@@ -188,7 +191,7 @@ fn check_cubes(check: &Check, queries: &Tensor<4>, keys: &Tensor<4>, columns: us
     let [batch, query_heads, new, _] = queries.dims();
     let kv_heads = keys.dims()[1];
     check.countable("weights", &[batch, query_heads, new, columns])?;
-    check.tensors(12)?;
+    check.tensors(13)?;
     // The most cubes of all ways to launch.
     let rows = query_heads / kv_heads * new;
     check.cubes([merge::MOST_PARTS, kv_heads * rows, batch])?;
