@@ -185,6 +185,10 @@ fn compare(qkv: &[Tensor<4>; 3], found: &Tensor<4>, weighing: &Weighing, what: &
     }
 }
 
+fn is_no_decoding(fallback: &Fallback) -> bool {
+    fallback.operation != "decode_attention"
+}
+
 /// Sinks differ between layers.
 #[test]
 fn a_full_cache_is_the_models_own_attention() {
@@ -213,6 +217,7 @@ fn a_full_cache_is_the_models_own_attention() {
                     matches!(fallback.reason, OpError::NoKernel { what, .. } if what == kind)
                 });
                 assert!(counted, "{}: {:?}", backend.name, cache.fallbacks());
+                assert!(cache.fallbacks().iter().all(is_no_decoding), "{:?}", cache.fallbacks());
             }
         }
     }
@@ -240,10 +245,9 @@ fn layers_with_windows_hold_them_and_no_more() {
                 if kept.is_none() {
                     compare(&layers[1], &found[1], &Weighing::default(), &what);
                 }
-                // What the newest token sees is all that is held: kernels decode it.
-                if window > 1 && supports(device) && !backend.binds_few() {
-                    let decoded = |fallback: &Fallback| fallback.operation == "decode_attention";
-                    assert!(!cache.fallbacks().iter().any(decoded), "{:?}", cache.fallbacks());
+                if supports(device) && !backend.binds_few() {
+                    let fallbacks = cache.fallbacks();
+                    assert!(fallbacks.iter().all(is_no_decoding), "{fallbacks:?}");
                 }
                 let full = CacheShape { layers: 1, ..SHAPE }.token_bytes(cache.dtype());
                 let tokens: usize = seen.iter().map(|&seen| seen.min(window) + seen).sum();

@@ -5,7 +5,6 @@ mod column_sums;
 mod decode;
 mod prefill;
 mod rotary;
-#[allow(dead_code)]
 mod scoring;
 mod sparse;
 mod visible;

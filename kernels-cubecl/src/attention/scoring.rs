@@ -75,6 +75,12 @@ impl From<Scoring> for Scores<Dispatch> {
 }
 
 impl Scores<CubeBackend> {
+    pub(crate) fn numbers(&self) -> ScoreNumbers {
+        match self {
+            Self::Alike { numbers } | Self::OfHeads { numbers, .. } => *numbers,
+        }
+    }
+
     /// The argument of a kernel, and what it is compiled for.
     pub(crate) fn into_arg(self) -> (ScoreArgsLaunch, ScoreKinds) {
         match self {
@@ -86,16 +92,6 @@ impl Scores<CubeBackend> {
     /// The argument of a kernel that only caps scores.
     pub(crate) fn arg_without_heads(&self) -> ScoreArgsLaunch {
         self.numbers().arg(None)
-    }
-
-    pub(crate) fn has_sinks(&self) -> bool {
-        self.numbers().kinds.sinks
-    }
-
-    fn numbers(&self) -> ScoreNumbers {
-        match self {
-            Self::Alike { numbers } | Self::OfHeads { numbers, .. } => *numbers,
-        }
     }
 }
 
@@ -165,10 +161,13 @@ impl ScoreArgs {
         of_heads[query_head * of_heads.stride(1)]
     }
 
-    /// The highest of a query's scores and the sum of its weights relative to it, with its sink.
-    pub(crate) fn with_sink(&self, highest: f32, total: f32, query_head: usize) -> (f32, f32) {
+    /// Takes the sink of a query head into the highest score of a row, and into the sum of
+    /// exponentials relative to it. Returns both, and the factor of what is relative to the score
+    /// before. There must be sinks.
+    pub(crate) fn with_sink(&self, highest: f32, total: f32, query_head: usize) -> (f32, f32, f32) {
         let sink = self.sink(query_head);
         let high = highest.max(sink);
-        (high, (highest - high).exp() * total + (sink - high).exp())
+        let kept = (highest - high).exp();
+        (high, total * kept + (sink - high).exp(), kept)
     }
 }

@@ -40,12 +40,18 @@ impl Check {
         }
     }
 
-    /// Refuses sinks and slopes that are not one number per query head.
-    pub(crate) fn scoring(&self, scoring: &Scoring, query_heads: usize) -> Result<()> {
-        let Scoring { sinks, slopes, .. } = scoring;
-        [("sinks", sinks), ("slopes", slopes)].into_iter().try_for_each(|(name, of_heads)| {
-            of_heads.as_ref().map_or(Ok(()), |x| self.shape(name, x.dims(), [query_heads]))
-        })
+    /// Refuses sinks or slopes that are not one for each query head. Returns the number of tensors
+    /// that a kernel reads them from.
+    pub(crate) fn scoring(&self, scoring: &Scoring, query_heads: usize) -> Result<usize> {
+        let given = [("sinks", &scoring.sinks), ("slopes", &scoring.slopes)];
+        let given = given.into_iter().filter_map(|(name, x)| Some((name, x.as_ref()?)));
+        let mut tensors = 0;
+        for (name, of_heads) in given {
+            self.shape(name, of_heads.dims(), [query_heads])?;
+            // Both are in one.
+            tensors = 1;
+        }
+        Ok(tensors)
     }
 
     /// Refuses weights that depend on positions, where the kernel knows none.

@@ -110,7 +110,8 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     }
     let head = line / new % query_heads;
     let (highest, total) = if comptime!(sinks) {
-        scoring.with_sink(highs[0], found[0], head)
+        let (highest, total, _) = scoring.with_sink(highs[0], found[0], head);
+        (highest, total)
     } else {
         (highs[0], found[0])
     };

@@ -1,30 +1,30 @@
 //! Weights that are more than a softmax of scaled products, against f64 on every backend: kernels
-//! leave them to tensor operations, and the calls are counted.
+//! decode them. Prompts and windows of queries they leave to tensor operations, and the calls are
+//! counted.
 
 use briquette::ops::{Fallback, OpError, Ops, Visibility};
 use briquette_kernels::{FEW_QUERIES, Kernels, supports};
-use briquette_ops::{AttentionInput, AttentionOps, Scoring, WindowInput};
+use briquette_ops::{AttentionInput, AttentionOps, WindowInput};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
     reference::{Kind, attention::weighted_mean},
     session::tolerance,
 };
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Tensor};
 
 use crate::{
-    attention::by_position,
-    common::{all_backends, close, each_dtype, floats, numbers, rows},
+    attention::{by_position, scoring},
+    common::{all_backends, close, each_case, numbers, rows},
 };
 
 const BATCH: usize = 2;
 const QUERY_HEADS: usize = 4;
 const KV_HEADS: usize = 2;
-const HEAD_DIM: usize = 16;
 const SCALE: f64 = 0.5;
 
 /// Each kind alone and all together, with the name that a kernel refuses them by.
-fn kinds() -> [(&'static str, Kind); 5] {
+fn kinds() -> [(&'static str, Kind); 6] {
     let (sinks, slopes) = (vec![-1.0, 0.0, 0.5, 3.0], vec![0.5, 0.25, 0.0625, 0.0]);
     let all = Kind { softcap: Some(1.5), sinks, slopes, window: Some(11) };
     let none = Kind::default;
@@ -33,26 +33,15 @@ fn kinds() -> [(&'static str, Kind); 5] {
         ("sinks", Kind { sinks: all.sinks.clone(), ..none() }),
         ("slopes", Kind { slopes: all.slopes.clone(), ..none() }),
         ("window", Kind { window: all.window, ..none() }),
+        // A query sees itself alone, and nothing if it is padding.
+        ("sinks", Kind { sinks: all.sinks.clone(), window: Some(1), ..none() }),
         ("softcap", all),
     ]
 }
 
-fn scoring(kind: &Kind, device: &Device) -> Scoring {
-    let of_heads = |list: &[f64]| {
-        let list: Vec<f32> = list.iter().map(|&number| number as f32).collect();
-        (!list.is_empty()).then(|| floats(&list, [list.len()], device))
-    };
-    Scoring {
-        scale: SCALE,
-        softcap: kind.softcap,
-        sinks: of_heads(&kind.sinks),
-        slopes: of_heads(&kind.slopes),
-        window: kind.window,
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Case {
+    head_dim: usize,
     old: usize,
     new: usize,
     /// Whether positions say who sees what: with gaps, and padding in the second row of the batch.
@@ -97,7 +86,7 @@ impl Case {
                 let (mut sums, mut squares) = (vec![0.0; entries], vec![0.0; entries]);
                 for query in 0..new {
                     let mut weights = vec![0.0; entries];
-                    let mut output = vec![0.0; HEAD_DIM];
+                    let mut output = vec![0.0; self.head_dim];
                     // Columns of the row's own tokens that the query sees.
                     let end = (self.old + query + 1).saturating_sub(padding);
                     if end > 0 {
@@ -124,10 +113,10 @@ impl Case {
 
     fn check(&self, &(name, ref kind): &(&'static str, Kind), dtype: DType, backend: &Backend) {
         let device = &backend.device;
-        let (new, entries) = (self.new, self.old + self.new);
+        let (new, entries, head_dim) = (self.new, self.old + self.new, self.head_dim);
         let mut noise = Noise::new(entries as u64);
         let mut random =
-            |heads, tokens| noise.tensor([BATCH, heads, tokens, HEAD_DIM], &host()).cast(dtype);
+            |heads, tokens| noise.tensor([BATCH, heads, tokens, head_dim], &host()).cast(dtype);
         let queries = random(QUERY_HEADS, new);
         let [keys, values] = [(); 2].map(|()| random(KV_HEADS, entries));
         let expected = self.expected(kind, [&queries, &keys, &values]);
@@ -144,10 +133,10 @@ impl Case {
             queries: queries.clone(),
             keys: keys.clone(),
             visibility: visibility.clone(),
-            scoring: scoring(kind, device),
+            scoring: scoring(kind, SCALE, device),
         };
         let kernels = Kernels::default();
-        let attended = kernels.attention(AttentionInput {
+        let input = AttentionInput {
             queries,
             keys,
             values,
@@ -155,8 +144,11 @@ impl Case {
             scoring: window.scoring.clone(),
             column_sums: true,
             column_squares: true,
-        });
-        let attended = attended.unwrap();
+        };
+        let without = AttentionInput { column_sums: false, column_squares: false, ..input.clone() };
+        let without = kernels.attention(without).unwrap();
+        close(&numbers(without.output), &expected.output, dtype, tolerance(dtype));
+        let attended = kernels.attention(input).unwrap();
         assert_eq!(attended.output.dtype(), dtype);
         close(&numbers(attended.output), &expected.output, dtype, tolerance(dtype));
         close(&numbers(attended.column_sums.unwrap()), &expected.sums, DType::F32, 1e-4);
@@ -164,30 +156,37 @@ impl Case {
         let weights = kernels.window_weights(window).unwrap();
         close(&numbers(weights), &expected.weights, DType::F32, 1e-4);
 
-        let operation = if new <= FEW_QUERIES { "decode_attention" } else { "attention" };
-        let counted = [operation, "window_weights"].map(|operation| Fallback {
-            operation,
-            calls: 1,
-            reason: match supports(device) {
-                true => OpError::NoKernel { operation, what: name },
+        let counted = |operation, calls, lacks_kernel| {
+            let reason = match supports(device) {
+                true if lacks_kernel => OpError::NoKernel { operation, what: name },
+                true => return None,
                 false => OpError::Device { operation },
-            },
-        });
+            };
+            Some(Fallback { operation, calls, reason })
+        };
+        let attended = match new <= FEW_QUERIES {
+            true => counted("decode_attention", 2, false),
+            false => counted("attention", 2, true),
+        };
+        let counted = [attended, counted("window_weights", 1, true)];
+        let counted: Vec<Fallback> = counted.into_iter().flatten().collect();
         assert_eq!(kernels.fallbacks(), counted, "{}", backend.name);
     }
 }
 
 #[test]
 fn kinds_of_attention() {
-    each_dtype(all_backends(), |backend, dtype| {
-        for kind in kinds() {
-            for (old, new) in [(0, 1), (40, 1), (21, 5), (0, 37), (9, 30)] {
-                for by_position in [false, true] {
-                    let case = Case { old, new, by_position };
-                    println!("{}, {dtype:?}, {kind:?}, {case:?}", backend.name);
-                    case.check(&kind, dtype, backend);
-                }
+    let mut cases = Vec::new();
+    for kind in kinds() {
+        for (head_dim, old, new) in
+            [(16, 0, 1), (64, 40, 1), (128, 300, 1), (64, 21, 5), (16, 0, 37), (64, 9, 30)]
+        {
+            for by_position in [false, true] {
+                cases.push((kind.clone(), Case { head_dim, old, new, by_position }));
             }
         }
+    }
+    each_case(all_backends(), &cases, |backend, dtype, (kind, case)| {
+        case.check(kind, dtype, backend);
     });
 }

@@ -138,7 +138,7 @@ fn launch_planes(
     let planes = if encoded { ENCODED_PLANES } else { PLANES };
     let plan = SplitPlan::of_tiles(tiles, planes, heads, &client);
     // Sinks come in where parts are merged.
-    let whole = plan.splits == 1 && !scores.has_sinks();
+    let whole = plan.splits == 1 && !scores.numbers().kinds.sinks;
     let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
     let blocks = heads.group().div_ceil(HEADS);
     // Another tensor stands in for those that are not looked at.

@@ -161,7 +161,12 @@ fn all_weights(
     #[comptime] sinks: bool,
 ) -> (f32, f32) {
     let (most, total) = together(extremes, row, rows, PLANES);
-    if comptime!(sinks) { scoring.with_sink(most, total, head) } else { (most, total) }
+    if comptime!(sinks) {
+        let (most, total, _) = scoring.with_sink(most, total, head);
+        (most, total)
+    } else {
+        (most, total)
+    }
 }
 
 /// Part of the entries of [`super::dense`] that one cube has, on tensor cores. Rows of keys and

@@ -42,6 +42,9 @@ const OPERATION: &str = "decode_attention";
 /// loads of 16 bytes multiply a key; parts of products meet in shared memory and are added in
 /// order. 128 entries are scored, then their values added up.
 ///
+/// Products are capped and sloped as they are found, and entries before a window hidden. A sink
+/// joins the sum of weights where the parts of its query are put together.
+///
 /// It reads 2 · head_dim · bytes per entry and kv head, and does 4 · head_dim operations per entry
 /// and query row; each part writes and reads 4 · (head_dim + 4) bytes per query row, and a weight
 /// is written twice and read once.
@@ -53,7 +56,7 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
     let check = Check::new(OPERATION, &input.queries.device())?;
     let [batch, _, new, _] = input.queries.dims();
     let DenseKv { keys, values, entries, mut counts, visibility } = kv.clone();
-    check_buffers(&check, input, &keys, &values, entries)?;
+    check_buffers(&check, &input.queries, &keys, &values, entries)?;
     let fits = (1..=entries).contains(&new);
     check.value("the number of queries", new, fits, format!("1 to {entries}, the entries"))?;
     let kv_heads = keys.dims()[1];
@@ -80,7 +83,7 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
             }
         }
     };
-    check_cubes(&check, &input.queries, &keys, entries)?;
+    check_cubes(&check, input, &keys, entries)?;
     Ok(call(input, mask, counts, [keys, values], entries))
 }
 
@@ -92,7 +95,7 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
 pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput> {
     let check = Check::new(OPERATION, &input.queries.device())?;
     let RaggedKv { keys, values, offsets, width, positions, tail, tail_counts } = kv.clone();
-    check_buffers(&check, input, &tail.keys, &tail.values, tail.entries)?;
+    check_buffers(&check, &input.queries, &tail.keys, &tail.values, tail.entries)?;
     let [batch, _, new, head_dim] = input.queries.dims();
     let [_, kv_heads, ..] = tail.keys.dims();
     check.value("the number of queries", new, new == 1, "1 where heads are ragged")?;
@@ -107,8 +110,8 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
     check.countable("the list", &[rows, head_dim])?;
     let total = width.saturating_add(tail.entries);
     check.value("entries with those of the list", total, total > 0, "at least 1")?;
+    check_cubes(&check, input, &tail.keys, total)?;
     check.no_positions(&input.scoring)?;
-    check_cubes(&check, &input.queries, &tail.keys, total)?;
     if let Some(counts) = &tail_counts {
         check.shape("tail_counts", counts.dims(), [batch * kv_heads])?;
         let plain = positions.is_none() && !input.weights;
@@ -161,12 +164,12 @@ fn call(
 
 fn check_buffers(
     check: &Check,
-    input: &DecodeInput,
+    queries: &Tensor<4>,
     keys: &Tensor<4>,
     values: &Tensor<4>,
     entries: usize,
 ) -> Result<()> {
-    let [batch, query_heads, new, head_dim] = input.queries.dims();
+    let [batch, query_heads, new, head_dim] = queries.dims();
     let [_, kv_heads, capacity, _] = keys.dims();
     let buffers = [batch, kv_heads, capacity, head_dim];
     check.shape("keys", keys.dims(), buffers)?;
@@ -178,7 +181,6 @@ fn check_buffers(
     for (what, size) in sizes.into_iter().chain([("the number of queries", new)]) {
         check.value(what, size, size > 0, "at least 1")?;
     }
-    check.scoring(&input.scoring, query_heads)?;
     check.value("the capacity", capacity, capacity > 0, "at least 1")?;
     check.at_most("head_dim", head_dim, portable::UNITS)?;
     let held = entries <= capacity;
@@ -187,11 +189,11 @@ fn check_buffers(
 }
 
 /// `columns` are those of the weights.
-fn check_cubes(check: &Check, queries: &Tensor<4>, keys: &Tensor<4>, columns: usize) -> Result<()> {
-    let [batch, query_heads, new, _] = queries.dims();
+fn check_cubes(check: &Check, input: &DecodeInput, keys: &Tensor<4>, columns: usize) -> Result<()> {
+    let [batch, query_heads, new, _] = input.queries.dims();
     let kv_heads = keys.dims()[1];
     check.countable("weights", &[batch, query_heads, new, columns])?;
-    check.tensors(13)?;
+    check.tensors(12 + check.scoring(&input.scoring, query_heads)?)?;
     // The most cubes of all ways to launch.
     let rows = query_heads / kv_heads * new;
     check.cubes([merge::MOST_PARTS, kv_heads * rows, batch])?;

@@ -246,7 +246,7 @@ fn launch_planes(
     // A page is a tile, and as much work as two of the tail.
     let tiles = most_pages + tail.div_ceil(TILE);
     let plan = SplitPlan::of_tiles(tiles, PLANES, heads, &client);
-    let whole = plan.splits == 1 && !wanted && !scores.has_sinks();
+    let whole = plan.splits == 1 && !wanted && !scores.numbers().kinds.sinks;
     let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
     let blocks = heads.group().div_ceil(HEADS);
     let cubes = CubeCount::Static(plan.splits as u32, (kv_heads * blocks) as u32, batch as u32);
