@@ -20,6 +20,11 @@ pub(crate) struct ScoreKinds {
 }
 
 impl ScoreKinds {
+    /// Whether scores are more than scaled products, whatever is hidden.
+    pub(crate) const fn change_scores(self) -> bool {
+        self.softcap || self.slopes
+    }
+
     /// Whether scores change with the distance of the entry, or are hidden by it.
     pub(crate) const fn reads_distances(self) -> bool {
         self.slopes || self.window
@@ -36,7 +41,7 @@ pub(crate) struct ScoreNumbers {
 }
 
 /// [`Scoring`] as an operand.
-#[derive(ExtensionType)]
+#[derive(Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
 pub(crate) enum Scores<B: Backend> {
     Alike {
@@ -76,6 +81,12 @@ impl From<Scoring> for Scores<Dispatch> {
 }
 
 impl Scores<CubeBackend> {
+    pub(crate) fn numbers(&self) -> ScoreNumbers {
+        match self {
+            Self::Alike { numbers } | Self::OfHeads { numbers, .. } => *numbers,
+        }
+    }
+
     /// The argument of a kernel, and what it is compiled for.
     pub(crate) fn into_arg(self) -> (ScoreArgsLaunch, ScoreKinds) {
         let (numbers, of_heads) = match self {
@@ -118,6 +129,27 @@ impl ScoreArgs {
         score
     }
 
+    /// The score of a product, for kernels that scale last: the score is this times
+    /// [`late_scale`](Self::late_scale).
+    pub(crate) fn late_score(
+        &self,
+        product: f32,
+        query_head: usize,
+        distance: i32,
+        #[comptime] kinds: ScoreKinds,
+    ) -> f32 {
+        if comptime!(kinds.change_scores()) {
+            self.score(product * self.scale, query_head, distance, kinds)
+        } else {
+            product
+        }
+    }
+
+    /// The factor of what [`late_score`](Self::late_score) gives.
+    pub(crate) fn late_scale(&self, #[comptime] kinds: ScoreKinds) -> f32 {
+        if comptime!(kinds.change_scores()) { f32::new(1.0) } else { self.scale }
+    }
+
     /// Whether an entry lies before the window of a query that it is so far from.
     pub(crate) fn hides(&self, distance: i32, #[comptime] kinds: ScoreKinds) -> bool {
         let mut hides = false.runtime();
@@ -131,5 +163,27 @@ impl ScoreArgs {
     pub(crate) fn sink(&self, query_head: usize) -> f32 {
         let of_heads = self.of_heads.as_ref().unwrap();
         of_heads[query_head * of_heads.stride(1)]
+    }
+
+    /// Takes the sink of a query head into the highest score of a row, and into the sum of
+    /// exponentials relative to it. Returns both, and the factor of what is relative to the score
+    /// before. There must be sinks.
+    pub(crate) fn with_sink(&self, highest: f32, total: f32, query_head: usize) -> (f32, f32, f32) {
+        let sink = self.sink(query_head);
+        let high = highest.max(sink);
+        let kept = (highest - high).exp();
+        (high, total * kept + (sink - high).exp(), kept)
+    }
+
+    /// The first position that a query at this one sees. There must be a window.
+    pub(crate) fn first_seen(&self, position: usize) -> usize {
+        let end = position + 1;
+        end - (self.window as usize).min(end)
+    }
+
+    /// The first position whose query does not see an entry at this one any more. There must be a
+    /// window.
+    pub(crate) fn end_of_sight(&self, position: usize) -> usize {
+        position + self.window as usize
     }
 }
