@@ -20,6 +20,11 @@ pub(crate) struct ScoreKinds {
 }
 
 impl ScoreKinds {
+    /// Whether scores are more than scaled products, whatever is hidden.
+    pub(crate) const fn change_scores(self) -> bool {
+        self.softcap || self.slopes
+    }
+
     /// Whether scores change with the distance of the entry, or are hidden by it.
     pub(crate) const fn reads_distances(self) -> bool {
         self.slopes || self.window
@@ -146,6 +151,27 @@ impl ScoreArgs {
         score
     }
 
+    /// The score of a product, for kernels that scale last: the score is this times
+    /// [`late_scale`](Self::late_scale).
+    pub(crate) fn late_score(
+        &self,
+        product: f32,
+        query_head: usize,
+        distance: i32,
+        #[comptime] kinds: ScoreKinds,
+    ) -> f32 {
+        if comptime!(kinds.change_scores()) {
+            self.score(product * self.scale, query_head, distance, kinds)
+        } else {
+            product
+        }
+    }
+
+    /// The factor of what [`late_score`](Self::late_score) gives.
+    pub(crate) fn late_scale(&self, #[comptime] kinds: ScoreKinds) -> f32 {
+        if comptime!(kinds.change_scores()) { f32::new(1.0) } else { self.scale }
+    }
+
     /// Whether an entry lies before the window of a query that it is so far from.
     pub(crate) fn hides(&self, distance: i32, #[comptime] kinds: ScoreKinds) -> bool {
         let mut hides = false.runtime();
@@ -169,5 +195,17 @@ impl ScoreArgs {
         let high = highest.max(sink);
         let kept = (highest - high).exp();
         (high, total * kept + (sink - high).exp(), kept)
+    }
+
+    /// The first position that a query at this one sees. There must be a window.
+    pub(crate) fn first_seen(&self, position: usize) -> usize {
+        let end = position + 1;
+        end - (self.window as usize).min(end)
+    }
+
+    /// The first position whose query does not see an entry at this one any more. There must be a
+    /// window.
+    pub(crate) fn end_of_sight(&self, position: usize) -> usize {
+        position + self.window as usize
     }
 }

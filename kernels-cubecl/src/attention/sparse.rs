@@ -63,7 +63,7 @@ pub fn sparse_attention(input: &SparseAttentionInput) -> Result<AttentionOutput>
         attention.values.clone().into_dispatch(),
         visible,
         Tiles::Listed { lists: lists.into_dispatch(), bits: bits.into_dispatch(), map },
-        attention.scoring.scale as f32,
+        attention.scoring.clone().into(),
     );
     let output = Tensor::from_dispatch(output);
     Ok(AttentionOutput { output, column_sums: None, column_squares: None })

@@ -43,15 +43,14 @@ impl Check {
     /// Refuses sinks or slopes that are not one for each query head. Returns the number of tensors
     /// that a kernel reads them from.
     pub(crate) fn scoring(&self, scoring: &Scoring, query_heads: usize) -> Result<usize> {
-        let given = [("sinks", &scoring.sinks), ("slopes", &scoring.slopes)];
-        let given = given.into_iter().filter_map(|(name, x)| Some((name, x.as_ref()?)));
-        let mut tensors = 0;
-        for (name, of_heads) in given {
-            self.shape(name, of_heads.dims(), [query_heads])?;
-            // Both are in one.
-            tensors = 1;
+        let Scoring { sinks, slopes, .. } = scoring;
+        for (name, of_heads) in [("sinks", sinks), ("slopes", slopes)] {
+            if let Some(of_heads) = of_heads {
+                self.shape(name, of_heads.dims(), [query_heads])?;
+            }
         }
-        Ok(tensors)
+        // Both are in one.
+        Ok(usize::from(sinks.is_some() || slopes.is_some()))
     }
 
     /// Refuses weights that depend on positions, where the kernel knows none.

@@ -17,8 +17,13 @@ use crate::{
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let (heads, few) = (bench.size(32, 4), bench.size(8, 2));
     let tokens = bench.size(4096, 64);
-    prefill(bench, "prefill", heads, heads, tokens);
-    prefill(bench, "prefill-grouped", heads, few, tokens);
+    let plain = || Scoring::plain((HEAD_DIM as f64).powf(-0.5));
+    prefill(bench, "prefill", [heads, heads, tokens], plain());
+    prefill(bench, "prefill-grouped", [heads, few, tokens], plain());
+    let window = Scoring { window: Some(tokens / 8), ..plain() };
+    prefill(bench, "prefill-window", [heads, few, tokens], window);
+    let softcap = Scoring { softcap: Some(50.0), ..plain() };
+    prefill(bench, "prefill-softcap", [heads, few, tokens], softcap);
     sparse_prefill(bench, heads, few, tokens)?;
     let middle = bench.size(4096, 96);
     let long = bench.size(32_768, 160);
@@ -42,24 +47,32 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-fn prefill(bench: &mut Bench, row: &'static str, heads: usize, kv_heads: usize, tokens: usize) {
+fn prefill(
+    bench: &mut Bench,
+    row: &'static str,
+    [heads, kv_heads, tokens]: [usize; 3],
+    scoring: Scoring,
+) {
     if !bench.wants(row) {
         return;
     }
     let q = bench.noise([1, heads, tokens, HEAD_DIM], bench.dtype);
     let [k, v] = [(); 2].map(|()| bench.noise([1, kv_heads, tokens, HEAD_DIM], bench.dtype));
+    let seen = scoring.window.unwrap_or(tokens);
+    let kind = scoring.beyond_plain().map(|kind| format!(", {kind}")).unwrap_or_default();
     let case = Case {
         row,
-        shape: format!("1×{heads}/{kv_heads}×{tokens}×{HEAD_DIM}, causal"),
+        shape: format!("1×{heads}/{kv_heads}×{tokens}×{HEAD_DIM}, causal{kind}"),
         bytes: (2 * (heads + kv_heads) * tokens * HEAD_DIM) as f64 * bench.number(),
-        operations: 4.0 * heads as f64 * (tokens * tokens) as f64 / 2.0 * HEAD_DIM as f64,
+        operations: 4.0 * heads as f64 * (seen * (2 * tokens - seen)) as f64 / 2.0
+            * HEAD_DIM as f64,
     };
     let attend = |ops: &dyn Ops| {
         let input = causal([&q, &k, &v].map(Tensor::clone));
-        anyhow::Ok(ops.attention(input)?.output)
+        anyhow::Ok(ops.attention(AttentionInput { scoring: scoring.clone(), ..input })?.output)
     };
     bench.run_both(&case, 1, |ops, _| attend(ops), difference);
-    if bench.variants.contains(&Variant::Burn) {
+    if bench.variants.contains(&Variant::Burn) && scoring.is_plain() {
         // Burn's attention knows no grouped queries: keys are expanded for it, outside of what is
         // timed.
         let [k, v] = [&k, &v].map(|x| expand(x, heads));

@@ -1,10 +1,11 @@
-//! Weights that are more than a softmax of scaled products, against f64 on every backend: kernels
-//! decode them. Prompts and windows of queries they leave to tensor operations, and the calls are
-//! counted.
+//! Weights that are more than a softmax of scaled products, against f64 on every backend.
 
 use briquette::ops::{Fallback, OpError, Ops, Visibility};
-use briquette_kernels::{FEW_QUERIES, Kernels, supports};
-use briquette_ops::{AttentionInput, AttentionOps, WindowInput};
+use briquette_kernels::{FEW_QUERIES, Kernels, sparse_attention, supports};
+use briquette_ops::{
+    AttentionInput, AttentionOps, HeadPattern, MomentsInput, Scoring, SparseAttentionInput,
+    WindowInput,
+};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
@@ -14,8 +15,12 @@ use briquette_tests::{
 use burn::tensor::{DType, Tensor};
 
 use crate::{
+use crate::{
     attention::{by_position, scoring},
-    common::{all_backends, close, each_case, numbers, rows},
+    common::{
+        RefusedBy, all_backends, binds_too_few, close, each_dtype, floats, kernel_backends,
+        numbers, rows,
+    },
 };
 
 const BATCH: usize = 2;
@@ -23,19 +28,21 @@ const QUERY_HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 const SCALE: f64 = 0.5;
 
-/// Each kind alone and all together, with the name that a kernel refuses them by.
-fn kinds() -> [(&'static str, Kind); 6] {
+/// All kinds together and each alone.
+fn kinds() -> [Kind; 7] {
     let (sinks, slopes) = (vec![-1.0, 0.0, 0.5, 3.0], vec![0.5, 0.25, 0.0625, 0.0]);
     let all = Kind { softcap: Some(1.5), sinks, slopes, window: Some(11) };
     let none = Kind::default;
     [
-        ("softcap", Kind { softcap: all.softcap, ..none() }),
-        ("sinks", Kind { sinks: all.sinks.clone(), ..none() }),
-        ("slopes", Kind { slopes: all.slopes.clone(), ..none() }),
-        ("window", Kind { window: all.window, ..none() }),
+        all.clone(),
+        Kind { softcap: all.softcap, ..none() },
+        Kind { sinks: all.sinks.clone(), ..none() },
+        Kind { slopes: all.slopes, ..none() },
+        Kind { window: all.window, ..none() },
+        // More than a tile of keys.
+        Kind { window: Some(45), ..none() },
         // A query sees itself alone, and nothing if it is padding.
-        ("sinks", Kind { sinks: all.sinks.clone(), window: Some(1), ..none() }),
-        ("softcap", all),
+        Kind { sinks: all.sinks, window: Some(1), ..none() },
     ]
 }
 
@@ -46,6 +53,25 @@ struct Case {
     new: usize,
     /// Whether positions say who sees what: with gaps, and padding in the second row of the batch.
     by_position: bool,
+    /// Columns that queries come after their own: what was last is gone, all of a window if it is
+    /// so many. Only by position.
+    ahead: usize,
+}
+
+/// 16-bit types take every fourth of them where there are no tensor cores.
+fn cases() -> [Case; 9] {
+    let case = |head_dim, old, new, by_position, ahead| Case { head_dim, old, new, by_position, ahead };
+    [
+        case(64, 37, 150, false, 0),
+        case(16, 0, 1, false, 0),
+        case(64, 40, 1, true, 0),
+        case(64, 21, 5, true, 0),
+        case(64, 37, 150, true, 0),
+        case(128, 300, 1, false, 0),
+        case(64, 9, 30, true, 20),
+        case(16, 0, 37, false, 0),
+        case(64, 21, 5, false, 0),
+    ]
 }
 
 #[derive(Default)]
@@ -57,7 +83,19 @@ struct Expected {
     weights: Vec<f64>,
 }
 
+/// Sums over the queries that count.
+#[derive(Default)]
+struct ExpectedMoments {
+    sums: Vec<f64>,
+    deviations: Vec<f64>,
+    entropies: Vec<f64>,
+}
+
 impl Case {
+    fn entries(&self) -> usize {
+        self.old + self.new
+    }
+
     fn padding(&self, row: usize) -> usize {
         if self.by_position && row == 1 { self.old + self.new / 3 } else { 0 }
     }
@@ -71,8 +109,14 @@ impl Case {
         }
     }
 
+    /// Queries of a row that count: the last three quarters, as long as they are not padding.
+    fn own(&self, row: usize) -> usize {
+        let first = self.old + self.ahead;
+        (self.new - self.new / 4).min(first + self.new - self.padding(row).max(first))
+    }
+
     fn expected(&self, kind: &Kind, all: [&Tensor<4>; 3]) -> Expected {
-        let (new, entries) = (self.new, self.old + self.new);
+        let (new, entries) = (self.new, self.entries());
         let [queries, keys, values] = all.map(rows);
         let mut expected = Expected::default();
         for row in 0..BATCH {
@@ -87,11 +131,14 @@ impl Case {
                 for query in 0..new {
                     let mut weights = vec![0.0; entries];
                     let mut output = vec![0.0; self.head_dim];
+                    let column = self.old + query + self.ahead;
+                    let at = self.position(row, column).max(0) as usize;
                     // Columns of the row's own tokens that the query sees.
-                    let end = (self.old + query + 1).saturating_sub(padding);
-                    if end > 0 {
-                        let query = &queries[(row * QUERY_HEADS + head) * new + query];
-                        let asked = (&query[..], positions[end - 1]);
+                    let end = (column + 1).min(entries).saturating_sub(padding);
+                    let in_window =
+                        |last: &usize| kind.window.is_none_or(|window| at - last < window);
+                    if positions[..end].last().is_some_and(in_window) {
+                        let asked = (&queries[(row * QUERY_HEADS + head) * new + query][..], at);
                         let own =
                             kind.weights(head, asked, (&keys[..end], &positions[..end]), SCALE);
                         output = weighted_mean(&own, &values[..end]);
@@ -111,9 +158,28 @@ impl Case {
         expected
     }
 
-    fn check(&self, &(name, ref kind): &(&'static str, Kind), dtype: DType, backend: &Backend) {
+    /// What weights, `[batch, query_heads, new, entries]`, sum up to.
+    fn moments(&self, weights: &[f64]) -> ExpectedMoments {
+        let entries = self.entries();
+        let mut moments = ExpectedMoments::default();
+        for (head, weights) in weights.chunks(self.new * entries).enumerate() {
+            let own = self.own(head / QUERY_HEADS);
+            let counted = &weights[(self.new - own) * entries..];
+            for entry in 0..entries {
+                let column = counted.iter().skip(entry).step_by(entries);
+                let sum: f64 = column.clone().sum();
+                let mean = sum / own as f64;
+                moments.sums.push(sum);
+                moments.deviations.push(column.clone().map(|w| (w - mean).powi(2)).sum());
+                moments.entropies.push(column.map(|w| -w * (w + 1e-10).ln()).sum());
+            }
+        }
+        moments
+    }
+
+    fn check(&self, kind: &Kind, dtype: DType, backend: &Backend) {
         let device = &backend.device;
-        let (new, entries, head_dim) = (self.new, self.old + self.new, self.head_dim);
+        let (new, entries, head_dim) = (self.new, self.entries(), self.head_dim);
         let mut noise = Noise::new(entries as u64);
         let mut random =
             |heads, tokens| noise.tensor([BATCH, heads, tokens, head_dim], &host()).cast(dtype);
@@ -125,7 +191,8 @@ impl Case {
             false => Visibility::Causal,
             true => {
                 let position = |row, column| self.position(row, column);
-                by_position([BATCH, KV_HEADS], self.old..entries, entries, position, device)
+                let of_queries = self.old + self.ahead..entries + self.ahead;
+                by_position([BATCH, KV_HEADS], of_queries, entries, position, device)
             }
         };
         let [queries, keys, values] = [queries, keys, values].map(|x| x.to_device(device));
@@ -151,42 +218,82 @@ impl Case {
         let attended = kernels.attention(input).unwrap();
         assert_eq!(attended.output.dtype(), dtype);
         close(&numbers(attended.output), &expected.output, dtype, tolerance(dtype));
-        close(&numbers(attended.column_sums.unwrap()), &expected.sums, DType::F32, 1e-4);
-        close(&numbers(attended.column_squares.unwrap()), &expected.squares, DType::F32, 1e-4);
-        let weights = kernels.window_weights(window).unwrap();
-        close(&numbers(weights), &expected.weights, DType::F32, 1e-4);
+        let close = |found: Vec<f32>, expected: &[f64]| close(&found, expected, DType::F32, 1e-4);
+        close(numbers(attended.column_sums.unwrap()), &expected.sums);
+        close(numbers(attended.column_squares.unwrap()), &expected.squares);
+        close(numbers(kernels.window_weights(window.clone()).unwrap()), &expected.weights);
+        let own = (0..BATCH).map(|row| self.own(row)).collect();
+        let moments = MomentsInput { window, own, deviations: true, entropies: true };
+        let found = kernels.window_moments(moments).unwrap();
+        let expected = self.moments(&expected.weights);
+        close(numbers(found.sums), &expected.sums);
+        close(numbers(found.deviations.unwrap()), &expected.deviations);
+        close(numbers(found.entropies.unwrap()), &expected.entropies);
 
-        let counted = |operation, calls, lacks_kernel| {
-            let reason = match supports(device) {
-                true if lacks_kernel => OpError::NoKernel { operation, what: name },
-                true => return None,
-                false => OpError::Device { operation },
-            };
-            Some(Fallback { operation, calls, reason })
-        };
-        let attended = match new <= FEW_QUERIES {
-            true => counted("decode_attention", 2, false),
-            false => counted("attention", 2, true),
-        };
-        let counted = [attended, counted("window_weights", 1, true)];
-        let counted: Vec<Fallback> = counted.into_iter().flatten().collect();
-        assert_eq!(kernels.fallbacks(), counted, "{}", backend.name);
+        // Only devices without kernels leave it to tensor operations.
+        let attended = if new <= FEW_QUERIES { "decode_attention" } else { "attention" };
+        let calls = [(attended, 2), ("window_weights", 1), ("window_moments", 1)];
+        let counted: Vec<Fallback> = calls
+            .into_iter()
+            .filter(|_| !supports(device))
+            .map(|(operation, calls)| Fallback {
+                operation,
+                calls,
+                reason: OpError::Device { operation },
+            })
+            .collect();
+        let mut fallbacks = kernels.fallbacks();
+        fallbacks.retain(|fallback| !binds_too_few(backend, &fallback.reason));
+        assert_eq!(fallbacks, counted, "{}", backend.name);
     }
 }
 
 #[test]
 fn kinds_of_attention() {
-    let mut cases = Vec::new();
-    for kind in kinds() {
-        for (head_dim, old, new) in
-            [(16, 0, 1), (64, 40, 1), (128, 300, 1), (64, 21, 5), (16, 0, 37), (64, 9, 30)]
-        {
-            for by_position in [false, true] {
-                cases.push((kind.clone(), Case { head_dim, old, new, by_position }));
-            }
+    each_dtype(all_backends(), |backend, dtype| {
+        let cases: Vec<_> = kinds()
+            .into_iter()
+            .flat_map(|kind| cases().into_iter().map(move |case| (kind.clone(), case)))
+            .collect();
+        for (kind, case) in backend.some(cases, dtype) {
+            println!("{}, {dtype:?}, {kind:?}, {case:?}", backend.name);
+            case.check(&kind, dtype, backend);
         }
-    }
-    each_case(all_backends(), &cases, |backend, dtype, (kind, case)| {
-        case.check(kind, dtype, backend);
     });
+}
+
+#[test]
+fn kinds_that_do_not_fit_are_refused() {
+    for backend in kernel_backends() {
+        let device = &backend.device;
+        let zeros = || Tensor::<4>::zeros([1, 2, 40, 16], device);
+        let input = |scoring| AttentionInput {
+            queries: zeros(),
+            keys: zeros(),
+            values: zeros(),
+            visibility: Visibility::Causal,
+            scoring,
+            column_sums: false,
+            column_squares: false,
+        };
+        let three = || Some(floats(&[0.0; 3], [3], device));
+        let plain = || Scoring::plain(SCALE);
+        for (name, scoring) in [
+            ("sinks", Scoring { sinks: three(), ..plain() }),
+            ("slopes", Scoring { slopes: three(), ..plain() }),
+        ] {
+            let input = input(scoring.clone());
+            let found = briquette_kernels::attention(&input).unwrap_err();
+            assert_eq!(found, RefusedBy("attention").shape(name, &[3], &[2]));
+            let AttentionInput { queries, keys, visibility, .. } = input;
+            let window = WindowInput { queries, keys, visibility, scoring };
+            let found = briquette_kernels::window_weights(window).unwrap_err();
+            assert_eq!(found, RefusedBy("window_weights").shape(name, &[3], &[2]));
+        }
+        let attention = input(Scoring { window: Some(7), ..plain() });
+        let patterns = vec![HeadPattern::AShape { first: 1, recent: 4 }; 2];
+        let found = sparse_attention(&SparseAttentionInput { attention, patterns }).unwrap_err();
+        let expected = OpError::NoKernel { operation: "sparse attention", what: "window" };
+        assert_eq!(found, expected);
+    }
 }
