@@ -298,7 +298,7 @@ impl KvCache {
 
         let held = self.config.memory_ceiling.map(|_| self.bytes_held());
         let of_keys = new.keys.dtype();
-        let dtype = self.config.dtype.or(self.first_dtype).unwrap_or(of_keys);
+        let dtype = self.dtype_or(of_keys);
         let Self {
             shape,
             policy,
