@@ -6,6 +6,7 @@ mod lookup;
 pub(crate) mod options;
 pub(crate) mod prefill;
 pub(crate) mod reconstruct;
+mod rows;
 pub(crate) mod sample;
 pub(crate) mod steps;
 pub(crate) mod stream;

@@ -171,7 +171,12 @@ impl KvCache {
     /// The type keys and values are held in: the configured one, or else that of the first keys.
     /// f32 before the first token if none is configured.
     pub fn dtype(&self) -> DType {
-        self.config.dtype.or(self.first_dtype).unwrap_or(DType::F32)
+        self.dtype_or(DType::F32)
+    }
+
+    /// The [type](Self::dtype), where that of the first keys is this one if none have come.
+    pub(super) fn dtype_or(&self, first: DType) -> DType {
+        self.config.dtype.or(self.first_dtype).unwrap_or(first)
     }
 
     /// The device.

@@ -9,7 +9,6 @@ use super::{
         cross_layer::{commit, rebuild_others},
         input::{Projections, check, check_encoding, check_finite, place},
         store_guard::StoreGuard,
-        turn_back::TurnBack,
     },
     ceiling,
     context::Context,
@@ -293,16 +292,13 @@ impl KvCache {
         let ops = self.config.ops.as_ref();
         let end = span.seen().iter().copied().max().unwrap_or(0);
         let policy = self.policy_of(layer);
-        let turned = TurnBack::of(encoding, policy, (&positions, end), span.after())?;
-        let (new, encoding) = match turned {
-            Some(turned) => (turned.both(new, ops)?, turned.encoding),
-            None => (new, encoding),
-        };
+        let places = (&positions, end);
+        let (new, encoding) = new.turned_back(encoding, policy, places, span.after(), ops)?;
         self.max_positions = encoding.max_positions();
 
         let held = self.config.memory_ceiling.map(|_| self.bytes_held());
         let of_keys = new.keys.dtype();
-        let dtype = self.config.dtype.or(self.first_dtype).unwrap_or(of_keys);
+        let dtype = self.dtype_or(of_keys);
         let Self {
             shape,
             policy,

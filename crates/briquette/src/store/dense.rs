@@ -7,11 +7,12 @@ use super::{
     Eviction, SlotStore, Store, StoreBuilder, StoreOptions, StoreQuery,
     buffer::zeros,
     interface::{attend_entries, sees_all},
-    join::{append_entries, longest},
+    join::append_entries,
     replay::ReplayStore,
 };
 use crate::{
     Result,
+    columns::longest,
     ops::{
         AppendColumn, AppendInput, AttentionOutput, AttentionStatistics, DenseKv, Entries,
         KvLayout, Selection, SlotRows, Visibility, constant_ints, gather_entries, gather_positions,

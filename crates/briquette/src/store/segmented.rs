@@ -3,17 +3,13 @@ use std::sync::OnceLock;
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery,
-    dense::write_statistics,
-    interface::attend_entries,
-    join::{append_entries, longest},
-    layout::Layout,
-    replay::ReplayStore,
-    slots::misfit,
-    tokens::Tokens,
+    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery, dense::write_statistics,
+    interface::attend_entries, join::append_entries, layout::Layout, replay::ReplayStore,
+    slots::misfit, tokens::Tokens,
 };
 use crate::{
     Result,
+    columns::longest,
     ops::{
         AttentionOutput, AttentionStatistics, Clustering, Entries, Selection, Tail,
         gather_positions, gather_scalars,

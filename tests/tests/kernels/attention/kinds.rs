@@ -15,7 +15,6 @@ use briquette_tests::{
 use burn::tensor::{DType, Tensor};
 
 use crate::{
-use crate::{
     attention::{by_position, scoring},
     common::{
         RefusedBy, all_backends, binds_too_few, close, each_dtype, floats, kernel_backends,
@@ -60,7 +59,8 @@ struct Case {
 
 /// 16-bit types take every fourth of them where there are no tensor cores.
 fn cases() -> [Case; 9] {
-    let case = |head_dim, old, new, by_position, ahead| Case { head_dim, old, new, by_position, ahead };
+    let case =
+        |head_dim, old, new, by_position, ahead| Case { head_dim, old, new, by_position, ahead };
     [
         case(64, 37, 150, false, 0),
         case(16, 0, 1, false, 0),

@@ -1,7 +1,7 @@
 //! The store of a layer, taken out for one call.
 
-use super::working_set::{last_columns, longest};
-use crate::{Result, cache::context::Context, store::Store};
+use super::working_set::last_columns;
+use crate::{Result, cache::context::Context, columns::longest, store::Store};
 
 /// Lays the entries of a store out by position, without its free slots; returns whether it had any.
 /// `held` are the tokens of each head.

@@ -9,10 +9,7 @@ use crate::{
     Error, Result,
     cache::{
         KvCache,
-        call::{
-            input::{Projections, check, check_encoding},
-            turn_back::TurnBack,
-        },
+        call::input::{Projections, check, check_encoding},
         layer::LayerCache,
     },
     ops::{
@@ -219,10 +216,7 @@ impl Reconstruction<'_> {
         let new = if part.padded { new.without_padding(&part.positions) } else { new };
         let ops = cache.config.ops.as_ref();
         let (places, progress) = ((&part.positions, part.end), cache.layers[layer].progress());
-        let (new, encoding) = match TurnBack::of(encoding, &cache.policy, places, progress)? {
-            Some(turned) => (turned.both(new, ops)?, turned.encoding),
-            None => (new, encoding),
-        };
+        let (new, encoding) = new.turned_back(encoding, &cache.policy, places, progress, ops)?;
         let Some(held) = cache.entries(layer)? else {
             return Err(cache.refused("was asked of an empty layer"));
         };
