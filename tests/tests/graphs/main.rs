@@ -2,6 +2,7 @@
 
 mod dropped;
 mod generations;
+mod lives;
 mod rows;
 mod scoring;
 mod second_prompts;
