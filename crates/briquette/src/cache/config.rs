@@ -139,7 +139,7 @@ impl CacheConfig {
     /// layer with `None` attends to all.
     ///
     /// A layer with a window holds the tokens that the next one sees, in full precision: the policy
-    /// compresses the other layers only, and its budget is theirs. Steps are not recorded.
+    /// compresses the other layers only, and its budget is theirs.
     pub fn with_windows(mut self, windows: Vec<Option<usize>>) -> Self {
         self.windows = Some(windows.into());
         self

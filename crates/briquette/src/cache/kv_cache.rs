@@ -428,7 +428,12 @@ impl KvCache {
     }
 }
 
-fn policy_of<'a>(policy: &'a Policy, windows: &'a [Option<Policy>], layer: usize) -> &'a Policy {
+/// The policy of a layer, among those of windows if it has one.
+pub(super) fn policy_of<'a>(
+    policy: &'a Policy,
+    windows: &'a [Option<Policy>],
+    layer: usize,
+) -> &'a Policy {
     windows.get(layer).and_then(Option::as_ref).unwrap_or(policy)
 }
 
