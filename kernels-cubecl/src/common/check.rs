@@ -32,6 +32,16 @@ impl Check {
         if supported { Ok(()) } else { Err(OpError::Device { operation: self.operation }) }
     }
 
+    /// Refuses weights that depend on positions, where the kernel knows none.
+    pub(crate) fn no_positions(&self, scoring: &Scoring) -> Result<()> {
+        let what = match scoring {
+            Scoring { slopes: Some(_), .. } => "slopes",
+            Scoring { window: Some(_), .. } => "window",
+            _ => return Ok(()),
+        };
+        Err(OpError::NoKernel { operation: self.operation, what })
+    }
+
     /// Refuses weights that are more than the softmax of scaled products.
     pub(crate) fn plain(&self, scoring: &Scoring) -> Result<()> {
         match scoring.beyond_plain() {
@@ -51,16 +61,6 @@ impl Check {
         }
         // Both are in one.
         Ok(usize::from(sinks.is_some() || slopes.is_some()))
-    }
-
-    /// Refuses weights that depend on positions, where the kernel knows none.
-    pub(crate) fn no_positions(&self, scoring: &Scoring) -> Result<()> {
-        let what = match scoring {
-            Scoring { slopes: Some(_), .. } => "slopes",
-            Scoring { window: Some(_), .. } => "window",
-            _ => return Ok(()),
-        };
-        Err(OpError::NoKernel { operation: self.operation, what })
     }
 
     /// Refuses a tensor of another shape.
