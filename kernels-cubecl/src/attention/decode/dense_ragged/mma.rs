@@ -175,6 +175,8 @@ fn all_weights(
 /// Each plane copies the tiles it multiplies, some ahead. The order of channels in a product does
 /// not matter, so each lane takes chunks of 16 bytes as they are.
 #[cube(launch)]
+// The outer condition of two is decided when the kernel is expanded.
+#[allow(clippy::collapsible_if)]
 pub(crate) fn decode_planes<E: Float, I: Int>(
     queries: &[Chunk<E>],
     of: &Entries<Chunk<E>, I>,
