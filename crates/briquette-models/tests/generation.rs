@@ -218,7 +218,7 @@ fn a_row_alone_never_leaves() {
     let model = Tiny::new().load();
     for keep_rows in [false, true] {
         let ids = prompt(6, 8);
-        let free = batch(&model, &[ids.clone()], &options(20)).swap_remove(0).tokens;
+        let free = batch(&model, std::slice::from_ref(&ids), &options(20)).swap_remove(0).tokens;
         let at = free.iter().position(|token| *token == free[5]).unwrap();
         let options = GenerateOptions { stop: vec![free[5]], keep_rows, ..options(20) };
         let mut cache = cache(&model);
