@@ -19,6 +19,9 @@ use crate::{
 /// Why steps of layers with windows are not recorded.
 const WINDOWS: &str = "some layers have windows, whose entries are masked by the host";
 
+/// Why steps of layers whose values are in their keys are not recorded.
+const VALUES: &str = "values are channels of keys, which every call lays out";
+
 impl Replay for KvCache {
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()> {
         self.check_complete()?;
@@ -41,8 +44,8 @@ impl Replay for KvCache {
             let name = self.policy.store().name();
             return Err(refused("store", name, "packs entries anew when others are dropped"));
         }
-        if self.has_windows() {
-            return Err(refused("cache", "windows", WINDOWS));
+        if let Some(reason) = self.never_recorded() {
+            return Err(refused("cache", "step", reason));
         }
         if self.rotated {
             return Err(refused("cache", "Rotated", "leaves positions to the model"));
@@ -71,8 +74,8 @@ impl Replay for KvCache {
     }
 
     fn fallback_reason(&self) -> Option<&'static str> {
-        if self.has_windows() {
-            return Some(WINDOWS);
+        if let Some(reason) = self.never_recorded() {
+            return Some(reason);
         }
         match self.policy.schedule().decode_every? {
             1 if grows(&self.policy) => self.reads_growth(),
@@ -182,7 +185,7 @@ impl Replay for KvCache {
     }
 
     fn open_columns(&mut self) -> Option<usize> {
-        if self.has_windows() {
+        if self.never_recorded().is_some() {
             return None;
         }
         if self.compresses_every_token() {
@@ -212,6 +215,12 @@ impl Replay for KvCache {
 }
 
 impl KvCache {
+    /// Why no step is recorded, whatever the policy.
+    fn never_recorded(&self) -> Option<&'static str> {
+        let of_values = self.config.values_in_keys.then_some(VALUES);
+        self.has_windows().then_some(WINDOWS).or(of_values)
+    }
+
     fn compresses_every_token(&self) -> bool {
         self.policy.schedule().decode_every == Some(1)
     }
