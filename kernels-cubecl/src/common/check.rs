@@ -73,6 +73,23 @@ impl Check {
         OpError::check_shape(self.operation, tensor, found, expected)
     }
 
+    /// Refuses values of another shape than expected, which has channels last. No kernel takes
+    /// values that are as many as keys, and of another width.
+    pub(crate) fn values<const D: usize>(
+        &self,
+        tensor: &'static str,
+        found: [usize; D],
+        expected: [usize; D],
+    ) -> Result<()> {
+        let is_narrow = found.split_last().zip(expected.split_last());
+        match is_narrow {
+            Some(((width, rows), (channels, of_keys))) if rows == of_keys && width != channels => {
+                Err(OpError::NoKernel { operation: self.operation, what: "value_dim" })
+            }
+            _ => self.shape(tensor, found, expected),
+        }
+    }
+
     /// Refuses a tensor of another type than the one it goes with.
     pub(crate) fn same_type(
         &self,

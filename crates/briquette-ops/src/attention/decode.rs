@@ -40,7 +40,7 @@ pub enum KvLayout {
 pub struct DenseKv {
     /// Keys, positions encoded, `[batch, kv_heads, capacity, head_dim]`.
     pub keys: Tensor<4>,
-    /// Values, `[batch, kv_heads, capacity, head_dim]`.
+    /// Values, `[batch, kv_heads, capacity, value_dim]`.
     pub values: Tensor<4>,
     /// Number of entries of each head: the first rows of the buffers.
     pub entries: usize,
@@ -57,7 +57,7 @@ pub struct DenseKv {
 pub struct Tail {
     /// Keys, `[batch, kv_heads, capacity, head_dim]`.
     pub keys: Tensor<4>,
-    /// Values, `[batch, kv_heads, capacity, head_dim]`.
+    /// Values, `[batch, kv_heads, capacity, value_dim]`.
     pub values: Tensor<4>,
     /// Number of entries of each head: the first rows of the buffers.
     pub entries: usize,
@@ -69,7 +69,7 @@ pub struct Tail {
 pub struct RaggedKv {
     /// Keys of all heads one after another, positions encoded, `[total, head_dim]`.
     pub keys: Tensor<2>,
-    /// Values, `[total, head_dim]`.
+    /// Values, `[total, value_dim]`.
     pub values: Tensor<2>,
     /// Offset of the first of each batch row and kv head, and behind the last their number,
     /// `[batch · kv_heads + 1]`.
@@ -190,7 +190,7 @@ pub struct PackedVectors {
 /// Output of a decode step.
 #[derive(Clone, Debug)]
 pub struct DecodeOutput {
-    /// Attention output, `[batch, query_heads, new, head_dim]`, of the type of the queries; zero
+    /// Attention output, `[batch, query_heads, new, value_dim]`, of the type of the queries; zero
     /// where a query sees nothing.
     pub output: Tensor<4>,
     /// Attention weight of each column, the tail last, `[batch, query_heads, new, columns]`, f32;

@@ -17,12 +17,18 @@ use crate::{
     store::ReplayStore,
 };
 
+/// Why steps of layers whose values are in their keys are not recorded.
+const VALUES: &str = "values are channels of keys, which every call lays out";
+
 impl Replay for KvCache {
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()> {
         self.check_complete()?;
         self.policies().try_for_each(check_capturable)?;
         if self.config.input_check.applies(false) {
             return Err(Error::stage("cache", "input check", "reads every token back"));
+        }
+        if self.config.values_in_keys {
+            return Err(Error::stage("cache", "step", VALUES));
         }
         if self.rotated {
             return Err(Error::stage("cache", "Rotated", "leaves positions to the model"));
@@ -52,6 +58,9 @@ impl Replay for KvCache {
     }
 
     fn fallback_reason(&self) -> Option<&'static str> {
+        if self.config.values_in_keys {
+            return Some(VALUES);
+        }
         self.policies().find_map(reason_of)
     }
 
@@ -164,6 +173,9 @@ impl Replay for KvCache {
     }
 
     fn open_columns(&mut self) -> Option<usize> {
+        if self.config.values_in_keys {
+            return None;
+        }
         if self.policies().all(compresses_every_token) {
             return self.free_slots();
         }

@@ -35,6 +35,10 @@ impl StoreBuilder for Dense {
         "dense"
     }
 
+    fn holds_value_dims(&self) -> bool {
+        true
+    }
+
     fn build(&self, options: StoreOptions) -> Box<dyn Store> {
         Box::new(DenseStore::new(options))
     }
@@ -82,11 +86,15 @@ impl DenseStore {
 
     /// Creates buffers of `columns` columns without entries.
     pub(super) fn empty(&self, columns: usize) -> Entries {
-        let StoreOptions { shape, batch, dtype, observes, ref device, ref ops, .. } = self.options;
-        let rows = [batch, shape.kv_heads, columns, shape.head_dim];
+        let StoreOptions { shape, value_dim, batch, dtype, observes, .. } = self.options;
+        let (device, ops) = (&self.options.device, self.options.ops.as_ref());
+        let rows = |channels| {
+            let shape = [batch, shape.kv_heads, columns, channels];
+            zeros(shape, dtype, device, ops)
+        };
         Entries {
-            keys: zeros(rows, dtype, device, ops.as_ref()),
-            values: zeros(rows, dtype, device, ops.as_ref()),
+            keys: rows(shape.head_dim),
+            values: rows(value_dim),
             positions: Tensor::full([batch, shape.kv_heads, columns], -1, device),
             statistics: statistics::zeros(observes, shape, batch, columns, device),
             clustering: None,

@@ -69,7 +69,7 @@ pub fn attention(input: &AttentionInput) -> Result<PromptAttention> {
 fn check(input: &AttentionInput) -> Result<()> {
     let check = Check::new("attention", &input.queries.device())?;
     check_heads(&check, &input.queries, &input.keys, &input.visibility)?;
-    check.shape("values", input.values.dims(), input.keys.dims())?;
+    check.values("values", input.values.dims(), input.keys.dims())?;
     check.same_type("values", input.values.dtype(), input.keys.dtype())?;
     let [batch, heads, new, _] = input.queries.dims();
     let of_heads = check.scoring(&input.scoring, heads)?;

@@ -203,7 +203,8 @@ impl Reconstruction<'_> {
     ) -> Result<Tensor<4>> {
         let cache = self.cache;
         let new = Projections { queries, keys, values };
-        check(layer, &new, cache.shape, &cache.device, Some(self.seen.len()))?;
+        let shape = cache.config.layer_shape(cache.shape, layer);
+        check(layer, &new, (cache.shape.layers, shape), &cache.device, Some(self.seen.len()))?;
         check_encoding(encoding, &cache.policy, cache.shape, &cache.device)?;
         let columns = new.queries.dims()[2];
         let Some(part) = self.part.as_ref().filter(|part| part.new == columns) else {

@@ -102,7 +102,7 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
     let rows = keys.dims()[0];
     check.value("the rows of the list", rows, rows > 0, "at least 1")?;
     check.shape("the keys of the list", keys.dims(), [rows, head_dim])?;
-    check.shape("the values of the list", values.dims(), [rows, head_dim])?;
+    check.values("the values of the list", values.dims(), [rows, head_dim])?;
     for tensor in [&keys, &values] {
         check.same_type("the list", tensor.dtype(), tail.keys.dtype())?;
     }
@@ -173,7 +173,7 @@ fn check_buffers(
     let [_, kv_heads, capacity, _] = keys.dims();
     let buffers = [batch, kv_heads, capacity, head_dim];
     check.shape("keys", keys.dims(), buffers)?;
-    check.shape("values", values.dims(), buffers)?;
+    check.values("values", values.dims(), buffers)?;
     check.same_type("values", values.dtype(), keys.dtype())?;
     let grouped = kv_heads > 0 && query_heads.is_multiple_of(kv_heads);
     check.value("query_heads", query_heads, grouped, format!("a multiple of {kv_heads}"))?;
