@@ -4,9 +4,7 @@
 
 use briquette::ops::{OpError, Visibility};
 use briquette_kernels::{decode, supports};
-use briquette_ops::{
-    AttentionOps, DecodeInput, DecodeOutput, DenseKv, KvLayout, RaggedKv, Scoring, Tail,
-};
+use briquette_ops::{AttentionOps, DecodeInput, DecodeOutput, DenseKv, KvLayout, RaggedKv, Tail};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
