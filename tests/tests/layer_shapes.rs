@@ -254,7 +254,7 @@ fn filled(model: &Model, layers: &[Qkv]) -> (Model, Vec<Qkv>) {
 }
 
 fn evicting() -> Vec<Policy> {
-    let budget = Budget::Tokens(14);
+    let budget = Budget::Tokens(16);
     vec![
         Policy::h2o(budget),
         Policy::tova(budget),
@@ -282,7 +282,7 @@ fn policies_keep_what_they_keep_of_values_filled_up_with_zeros() {
         for model in models().into_iter().take(4) {
             let mut policies = evicting();
             if !model.config.values_in_keys {
-                let budget = Budget::Tokens(14);
+                let budget = Budget::Tokens(16);
                 policies.extend([Policy::d2o(budget), Policy::cam(budget)]);
                 policies.push(Policy::kvmerger(budget));
             }
@@ -306,7 +306,7 @@ fn policies_keep_what_they_keep_of_values_filled_up_with_zeros() {
 #[test]
 fn layers_that_differ_do_not_mind_each_other() {
     let (wide, narrow) = (LayerShape::new(4, 2, 16), LayerShape::new(6, 1, 24));
-    let budget = Budget::Tokens(14);
+    let budget = Budget::Tokens(16);
     let by_layer = |policy: &Policy| !policy.allocator().spans_layers();
     for backend in backends() {
         let device = &backend.device;
@@ -340,7 +340,7 @@ fn caches_are_saved_drafted_and_reordered() {
     for backend in backends().into_iter().filter(|backend| backend.is_quick()) {
         let device = &backend.device;
         let policies =
-            || [Policy::full(), Policy::tova(Budget::Tokens(14)), evicting().swap_remove(8)];
+            || [Policy::full(), Policy::tova(Budget::Tokens(16)), evicting().swap_remove(8)];
         for (model, policy) in models().iter().flat_map(|model| policies().map(|it| (model, it))) {
             let what = format!("{}, {}, {model:?}", backend.name, policy.name());
             let layers = model.tokens(device);
@@ -426,7 +426,7 @@ fn encodings_leave_values_in_keys() {
         let layers = model.tokens(device);
         let turned: Vec<Qkv> =
             layers.iter().map(|[q, k, v]| [rotated(q, 12), rotated(k, 12), v.clone()]).collect();
-        let budget = Budget::Tokens(14);
+        let budget = Budget::Tokens(16);
         for policy in [Policy::full(), Policy::h2o(budget), Policy::streaming_llm(budget)] {
             let what = format!("{}, {}", backend.name, policy.name());
             let run = |layers: &[Qkv], encoding: &dyn PositionEncoding| {
@@ -485,7 +485,7 @@ fn settings_of_layers_go_with_their_shapes() {
     for ((found, qkv), logits) in found.iter().zip(&layers).zip(&logits) {
         close(found, &plain(qkv, Some(logits)), "sinks");
     }
-    let policy = Policy::h2o(Budget::Tokens(14));
+    let policy = Policy::h2o(Budget::Tokens(16));
     let expected = give(&mut model.cache(policy.clone(), &device), &layers, &CHUNKS);
     let caches = KvCache::per_layer(model.shape, &policy, &model.config, &device).unwrap();
     for ((mut cache, qkv), expected) in caches.into_iter().zip(layers).zip(&expected) {
@@ -513,7 +513,7 @@ fn assert_refused(result: Result<KvCache>, what: &'static str, texts: &[&str]) {
 #[test]
 fn policies_that_do_not_fit_are_refused_by_name() {
     let device = host();
-    let budget = Budget::Tokens(14);
+    let budget = Budget::Tokens(64);
     let (narrow, in_keys) = (Model::alike(16, 2, 8), Model::in_keys(16, 2, 8));
     for policy in [Policy::fp8(), Policy::kivi(2), Policy::ems(budget)] {
         let name = policy.name().to_owned();
@@ -580,7 +580,7 @@ fn calls_of_the_wrong_door_are_refused() {
     let (narrow, in_keys) = (Model::alike(16, 2, 8), Model::in_keys(16, 2, 8));
     for model in [&narrow, &in_keys] {
         let layers = model.tokens(&device);
-        let mut cache = model.cache(Policy::h2o(Budget::Tokens(14)), &device);
+        let mut cache = model.cache(Policy::h2o(Budget::Tokens(16)), &device);
         give(&mut cache, &layers, &CHUNKS);
         let mut expected = cache.fork();
         let [q, k, v] = layers[0].clone().map(|x| x.narrow(2, 3, 1));
