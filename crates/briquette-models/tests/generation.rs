@@ -189,7 +189,7 @@ fn rows_that_have_ended_leave_the_cache() {
     ];
     for policy in policies {
         let name = policy.name().to_owned();
-        let options = GenerateOptions { chunk: Some(64), ..options(40) };
+        let options = options(40);
         let empty = || model.cache(policy.clone()).unwrap();
         let (mut left, mut kept) = (empty(), empty());
         let (rows, heard) = batch_of_rows(&model, &mut left, &options);

@@ -1,88 +1,12 @@
-use std::{
-    ops::ControlFlow,
-    time::{Duration, Instant},
-};
+use std::{ops::ControlFlow, time::Instant};
 
 use briquette::KvCache;
 use burn::tensor::Tensor;
 
 use crate::{
-    GenerateOptions, Model, Result,
+    GenerateOptions, Generation, Model, Result, Timing,
     generate::{choose::Chooser, lookup, prefill::prefill, reconstruct::reconstruct, rows},
 };
-
-/// The continuation of one prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Generation {
-    /// The tokens, without the stop token.
-    pub tokens: Vec<u32>,
-    /// Whether a stop token or the receiver of the tokens ended it, rather than `max_new_tokens`.
-    pub stopped: bool,
-    /// The last token, where the cache has not seen it: a text that continues this one begins with
-    /// it. `None` behind a stop token, and in a batch for a row that ended before others: it has
-    /// left the cache, or the cache has seen tokens that are not its own.
-    pub unseen: Option<u32>,
-}
-
-impl Generation {
-    /// Takes the token that was chosen next. Breaks at a stop token, and where `on_token` does.
-    pub(crate) fn take(
-        &mut self,
-        token: u32,
-        stop: &[u32],
-        on_token: impl FnOnce(u32) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        self.unseen = None;
-        let mut flow = ControlFlow::Break(());
-        if !stop.contains(&token) {
-            self.tokens.push(token);
-            self.unseen = Some(token);
-            flow = on_token(token);
-        }
-        self.stopped = flow.is_break();
-        flow
-    }
-}
-
-/// Durations of prefill and decoding, with the device synchronised before each reading of the
-/// clock.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Timing {
-    /// Tokens of the prompts, padding not counted.
-    pub prompt_tokens: usize,
-    /// Time from the first chunk of the prompts to the logits of their last tokens.
-    pub prefill: Duration,
-    /// Decoded tokens: every one but the first of each row, which comes out of the prefill.
-    pub decoded_tokens: usize,
-    /// Time from the end of the prefill to the end.
-    pub decode: Duration,
-    /// Decode steps of all rows, each a call of the model.
-    pub steps: usize,
-    /// Of these the steps that were replayed from a recording.
-    pub replayed: usize,
-    /// Tokens that steps were given as [drafts](GenerateOptions::lookup).
-    pub drafted: usize,
-    /// Of these the tokens that were right, each of which spared a step.
-    pub accepted: usize,
-    /// The reason why steps were launched that might have been replayed; `None` if there is none.
-    pub fallback_reason: Option<String>,
-}
-
-impl Timing {
-    /// Tokens of the prompts per second.
-    pub fn prefill_rate(&self) -> f64 {
-        rate(self.prompt_tokens, self.prefill)
-    }
-
-    /// Decoded tokens per second, 0 if there are none.
-    pub fn decode_rate(&self) -> f64 {
-        rate(self.decoded_tokens, self.decode)
-    }
-}
-
-fn rate(tokens: usize, time: Duration) -> f64 {
-    if tokens == 0 { 0.0 } else { tokens as f64 / time.as_secs_f64() }
-}
 
 /// Continues one prompt. `on_token` receives each token as soon as it is chosen, without the stop
 /// token.
