@@ -1,5 +1,6 @@
 //! Steps behind whatever else a cache lives through: a file, drafts, prompts in chunks, a prefill
-//! shared with another cache, and a second pass. They are those of a cache whose steps are launched.
+//! shared with another cache, and a second pass. They are those of a cache whose steps are
+//! launched.
 
 use briquette::{
     Budget, KvCache, Policy, Prompt, Schedule, SharedPrefill, state::Replay, store::Fp8,
