@@ -1,5 +1,6 @@
 //! Steps behind whatever else a cache lives through: a file, drafts, prompts in chunks, a prefill
-//! shared with another cache, and a second pass. They are those of a cache whose steps are launched.
+//! shared with another cache, and a second pass. They are those of a cache whose steps are
+//! launched.
 
 use briquette::{
     Budget, KvCache, Policy, Prompt, Schedule, SharedPrefill, state::Replay, store::Fp8,
@@ -11,13 +12,14 @@ use briquette_tests::{
 };
 use burn::tensor::{Int, Tensor, TensorData};
 
-use super::{BUDGET, COLUMNS, Given, Model, PADDING, ROWS, launch, prompt, replay};
+use super::{BUDGET, COLUMNS, Given, Model, PADDING, ROWS, compare, launch, prompt, replay};
 
 const STEPS: usize = 12;
 
 fn policies(backend: &Backend) -> Vec<Policy> {
     let budget = Budget::Tokens(BUDGET);
-    let few = [Policy::full(), Policy::h2o(budget), Policy::streaming_llm(budget), Policy::fp8()];
+    let below = Policy::streaming_llm(Budget::Tokens(COLUMNS + 40));
+    let few = [Policy::full(), Policy::h2o(budget), below, Policy::fp8()];
     let more = [
         Policy::snapkv(budget),
         Policy::adakv(budget),
@@ -26,7 +28,7 @@ fn policies(backend: &Backend) -> Vec<Policy> {
         Policy::kivi(2),
         Policy::keydiff(budget).with_schedule(Schedule::always(12)),
         Policy::h2o(Budget::Tokens(COLUMNS + 40)),
-        Policy::streaming_llm(Budget::Tokens(COLUMNS + 40)),
+        Policy::streaming_llm(budget),
         Policy::h2o(Budget::Ratio(0.3)),
     ];
     few.into_iter().chain(more.into_iter().filter(|_| backend.is_quick())).collect()
@@ -134,6 +136,36 @@ fn drafts_beyond_the_budget_stay_whole() {
         assert_eq!(cache.open_columns(), None, "{}", backend.name);
         cache.begin_device_indexing(8).unwrap();
         assert_eq!(cache.kept_positions(0).unwrap(), held, "{}", backend.name);
+    }
+}
+
+/// Below its budget a cache gets free slots for recorded steps, and a draft lays them out again.
+#[test]
+fn drafts_behind_free_slots_are_taken_back() {
+    for backend in backends() {
+        let model = Model::new(1024, &backend.device);
+        let policy = Policy::streaming_llm(Budget::Tokens(COLUMNS + 40));
+        let live = |slots: usize| {
+            let (mut cache, first) = model.begin(&policy);
+            launch(&model, &mut cache, first.clone(), 2);
+            if slots > 0 {
+                cache.begin_device_indexing(slots).unwrap();
+            }
+            launch(&model, &mut cache, first.clone(), 2);
+            let seen = cache.columns_seen().into_iter().max().unwrap();
+            cache.begin_decode(3).unwrap();
+            model.forward(first.clone().repeat_dim(1, 3), &mut cache).unwrap();
+            cache.truncate(seen + 1).unwrap();
+            let error = cache.fork().truncate(seen - 1).unwrap_err();
+            assert!(
+                matches!(error, briquette::Error::TruncateTooFar { least, .. } if least == seen),
+                "{error}"
+            );
+            launch(&model, &mut cache, first, 2)
+        };
+        for (found, expected) in live(20).iter().zip(&live(0)) {
+            compare(found, expected, true, &backend.name);
+        }
     }
 }
 
