@@ -192,7 +192,7 @@ fn plain(qkv: [Tensor<4>; 3], kind: &Kind) -> Tensor<4> {
     let [q, k, v] = qkv;
     if is_burns {
         let softcap = kind.softcap;
-        let options = AttentionModuleOptions { scale: None, softcap, is_causal: true };
+        let options = AttentionModuleOptions { softcap, is_causal: true, ..Default::default() };
         return attention(q, repeated(k), repeated(v), None, None, options);
     }
     by_hand([&q, &k, &v], kind, |[_, _, query], column| query.checked_sub(column))
