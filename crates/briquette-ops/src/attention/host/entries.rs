@@ -165,7 +165,7 @@ impl Layer<'_> {
         let own = queries[run.list / self.held.dims[1]];
         let start = run.list * columns + run.column;
         let of_entries = &of_entries[start..start + entries];
-        let window = self.scoring.positions_seen().unwrap_or(i64::MAX);
+        let window = self.scoring.window.map_or(i64::MAX, |window| window as i64);
         for (head, scores) in scores.chunks_exact_mut(entries).enumerate() {
             let head = run.list % self.held.dims[1] * self.group + head;
             let slope = self.slopes.as_ref().map_or(0.0, |slopes| slopes[head]);
