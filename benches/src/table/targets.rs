@@ -113,6 +113,9 @@ pub(super) fn lines() -> Vec<Line> {
             &[],
             &[Target::OfOwn { factor: 0.5, row: "prefill-grouped", variant: "briquette" }],
         ),
+        // PyTorch's is plain.
+        Line { peer: Some("prefill-grouped"), ..line("prefill-window", &["sdpa"], &[]) },
+        Line { peer: Some("prefill-grouped"), ..line("prefill-softcap", &["sdpa"], &[]) },
         line("decode/4096", &["sdpa"], &[SDPA_DECODE]),
         line("decode/4096-in-cache", &["sdpa"], &[SDPA_DECODE]),
         line("decode/4096-with-weights", &["eager"], &[]),

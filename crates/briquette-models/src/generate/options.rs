@@ -41,8 +41,8 @@ pub struct GenerateOptions {
     /// packed. Drafts are for one prompt at temperature 0, and no step is recorded. A
     /// [`TokenStream`](crate::TokenStream) drafts nothing.
     pub lookup: usize,
-    /// Whether rows that have ended stay in the cache until all have, for prompts that follow in it.
-    /// Otherwise they leave, so that no step reads them, and at the end it holds the rows that
+    /// Whether rows that have ended stay in the cache until all have, for prompts that follow in
+    /// it. Otherwise they leave, so that no step reads them, and at the end it holds the rows that
     /// ended last. The tokens are the same, but under a budget in bytes: the rows that are left
     /// share it. While rows leave, those that stay are held twice. Recorded steps go on with ended
     /// rows until these are half of the batch.

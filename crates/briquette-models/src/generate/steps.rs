@@ -66,8 +66,8 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Whether so many rows that have `ended` are better given up: what is recorded is recorded anew
-    /// then, which half of the rows are worth.
+    /// Whether so many rows that have `ended` are better given up. What is recorded is recorded
+    /// anew then, which half of the rows are worth.
     #[cfg_attr(not(feature = "graph"), expect(unused_variables))]
     pub(crate) fn may_lose(&self, ended: usize, rows: usize) -> bool {
         match self {

@@ -232,7 +232,7 @@ impl Case {
 
         // Only devices without kernels leave it to tensor operations.
         let attended = if new <= FEW_QUERIES { "decode_attention" } else { "attention" };
-        let calls = [(attended, 2), ("window_weights", 1), ("window_moments", 1)];
+        let calls = [(attended, 2), ("window_moments", 1), ("window_weights", 1)];
         let counted: Vec<Fallback> = calls
             .into_iter()
             .filter(|_| !supports(device))

@@ -23,6 +23,8 @@ const INPUT: HostInput = HostInput("decode_attention");
 
 /// Entries of a part. It is always as many, so that sums do not depend on the number of threads.
 const PART: usize = 256;
+/// Position of a query that sees every entry.
+const BEHIND_ALL: i64 = i32::MAX as i64;
 /// Entries whose numbers are expanded at a time.
 const BLOCK: usize = 32;
 
@@ -305,7 +307,7 @@ pub(super) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
                 positions.dims(),
                 [batch, kv_heads, *width],
             )?;
-            let (queries, entries) = (vec![i64::MAX; batch], INPUT.ints(positions)?);
+            let (queries, entries) = (vec![BEHIND_ALL; batch], INPUT.ints(positions)?);
             Some(Positions { of_list: true, queries, entries, columns: *width })
         }
         None => None,
