@@ -327,7 +327,7 @@ impl ClusterOps for Kernels {
 /// Attention of a few queries: their weights are few enough to be written, and sums over columns
 /// are computed from them.
 fn attention_of_few(input: &AttentionInput) -> Result<AttentionOutput> {
-    let found = decode(&input.as_decode())?;
+    let found = decode(&DecodeInput::of(input))?;
     Ok(found.with_column_sums(input.column_sums, input.column_squares))
 }
 

@@ -1,7 +1,10 @@
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    prefill::AttentionOutput, rotary::RotaryTables, scoring::Scoring, visibility::Visibility,
+    prefill::{AttentionInput, AttentionOutput},
+    rotary::RotaryTables,
+    scoring::Scoring,
+    visibility::Visibility,
 };
 
 /// Decode step of a layer: one query per head, or a few, over all keys and values of the layer.
@@ -17,6 +20,20 @@ pub struct DecodeInput {
     pub scoring: Scoring,
     /// Whether to return [`DecodeOutput::weights`].
     pub weights: bool,
+}
+
+impl DecodeInput {
+    /// Returns attention as a decode step, with weights if sums are wanted.
+    pub fn of(input: &AttentionInput) -> Self {
+        let AttentionInput { queries, keys, values, visibility, scoring, .. } = input.clone();
+        let entries = keys.dims()[2];
+        Self {
+            queries,
+            kv: KvLayout::Dense(DenseKv { keys, values, entries, counts: None, visibility }),
+            scoring,
+            weights: input.column_sums || input.column_squares,
+        }
+    }
 }
 
 /// Memory layout of the keys and values of a layer.

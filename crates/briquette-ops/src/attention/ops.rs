@@ -20,7 +20,7 @@ pub trait AttentionOps: Debug + Send + Sync {
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
     fn attention(&self, input: AttentionInput) -> Result<AttentionOutput> {
-        Ok(match host::decode(&input.as_decode())? {
+        Ok(match host::decode(&DecodeInput::of(&input))? {
             Some(found) => found.with_column_sums(input.column_sums, input.column_squares),
             None => prefill::attention(input),
         })

@@ -2,12 +2,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Tensor};
 
-use super::{
-    decode::{DecodeInput, DenseKv, KvLayout},
-    scoring::Scoring,
-    visibility::Visibility,
-    weights::block_weights,
-};
+use super::{scoring::Scoring, visibility::Visibility, weights::block_weights};
 use crate::product::{Precision, product};
 
 /// New queries, and the entries of a layer that they attend to. The queries belong to the last
@@ -28,20 +23,6 @@ pub struct AttentionInput {
     pub column_sums: bool,
     /// Whether to return [`AttentionOutput::column_squares`].
     pub column_squares: bool,
-}
-
-impl AttentionInput {
-    /// The same as a decode step, with weights if sums are wanted.
-    pub fn as_decode(&self) -> DecodeInput {
-        let Self { queries, keys, values, visibility, scoring, .. } = self.clone();
-        let entries = keys.dims()[2];
-        DecodeInput {
-            queries,
-            kv: KvLayout::Dense(DenseKv { keys, values, entries, counts: None, visibility }),
-            scoring,
-            weights: self.column_sums || self.column_squares,
-        }
-    }
 }
 
 /// Output of attention, and the weights that each entry received.
