@@ -228,7 +228,7 @@ fn a_row_alone_never_leaves() {
     }
 }
 
-/// Rows draw by streams of their own: the first as alone, the others as in a batch that all stay in.
+/// Rows draw by streams of their own: the first as alone, the others as in a batch that keeps all.
 #[test]
 fn what_a_row_draws_does_not_depend_on_the_rows_that_are_left() {
     let model = Tiny::with(json!({ "max_position_embeddings": 512 })).load();

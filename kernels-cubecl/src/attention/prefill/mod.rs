@@ -35,9 +35,9 @@ pub struct PromptAttention {
 /// 32 tiles in f32.
 ///
 /// On CubeCL 0.12 (`next/burn-0.23.patch`) and Hopper, a call with head_dim 64 or 128 and plain
-/// scoring is computed by two groups of 128 units with 64 queries each, 128 keys at a time; keys and values are
-/// multiplied from shared memory, where the tensor memory accelerator lays them, and weights from
-/// registers.
+/// scoring is computed by two groups of 128 units with 64 queries each, 128 keys at a time; keys
+/// and values are multiplied from shared memory, where the tensor memory accelerator lays them, and
+/// weights from registers.
 ///
 /// Causally it does 2 · batch · query_heads · new · (2 · entries − new) · head_dim operations (half
 /// of a square for a prompt), reads queries once and the keys and values of a head once for every

@@ -195,8 +195,8 @@ fn measure_tile<E: Float>(
 }
 
 /// First pass: the highest score of each row among the keys of a cube, and the sum of exponentials
-/// relative to it. `found` is `[splits, batch · kv_heads, 2, rows]`. Plain scores are not multiplied
-/// by the scale yet, which is above zero.
+/// relative to it. `found` is `[splits, batch · kv_heads, 2, rows]`. Plain scores are not
+/// multiplied by the scale yet, which is above zero.
 #[cube(launch)]
 pub(super) fn measure_planes<E: Float, I: Int>(
     queries: &Tensor<Chunk<E>>,
