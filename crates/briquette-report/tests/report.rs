@@ -370,6 +370,21 @@ fn tables_are_written_for_latex() {
     assert_eq!(tex.matches("\\begin{table}").count(), tex.matches("\\end{table}").count());
 }
 
+#[test]
+fn a_task_that_the_full_cache_fails_is_told_of() {
+    let page = |scores: &[f64]| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut records = tiny("full", "-", scores, held(100, 100));
+        records.extend(tiny("snapkv", "25%", &[0.0, 1.0], held(25, 100)));
+        made_up::write(&dir.path().join("results.jsonl"), &records);
+        html::write(dir.path(), None, None).unwrap();
+        fs::read_to_string(dir.path().join("report.html")).unwrap()
+    };
+    let said = "the full cache scores 0.00 (2 prompts). What compression loses cannot be told";
+    assert!(page(&[0.0, 0.0]).contains(said));
+    assert!(!page(&[0.0, 1.0]).contains("the full cache scores"));
+}
+
 /// The texts of the charts of a kind, as their sheet has them.
 fn sheet(dir: &Path, stem: &str) -> String {
     fs::read_to_string(dir.join(format!("report/{stem}.svg"))).unwrap()

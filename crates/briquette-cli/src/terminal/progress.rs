@@ -100,7 +100,7 @@ pub(crate) fn bar(total: usize) -> ProgressBar {
 /// A bar over tokens, of which units of different length take a part each. Its prefix is the time
 /// that is left. Behind it stand the tokens that were read, within a unit too.
 pub(crate) fn units(tokens: usize, read: Interrupt) -> ProgressBar {
-    let bar = shown(ProgressBar::new(tokens as u64));
+    let bar = shown(ProgressBar::new(tokens as u64)).with_prefix("no estimate yet");
     let template = "{bar:12} {percent} %, {elapsed} gone, {prefix}, {read} tokens  {wide_msg}";
     if let Ok(style) = ProgressStyle::with_template(template) {
         let read = move |_: &ProgressState, text: &mut dyn Write| {

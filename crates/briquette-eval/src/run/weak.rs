@@ -9,7 +9,8 @@ pub fn weak(task: &str, score: f64, prompts: usize) -> Option<String> {
     (prompts > 0 && score < WEAK).then(|| {
         format!(
             "WARNING: on `{task}` the full cache scores {score:.2} ({prompts} {}). What compression loses cannot be told from what \
-             the model does not find at all: is this the form of prompt that it was trained on (form, chat)?",
+             the model does not find at all: is it large enough for the task, and is this the form of prompt that it was trained on \
+             (chat = true)?",
             if prompts == 1 { "prompt" } else { "prompts" }
         )
     })

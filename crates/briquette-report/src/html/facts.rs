@@ -1,10 +1,14 @@
 use std::path::Path;
 
-use briquette_eval::{files, record::Key};
+use briquette_eval::{files, record::Key, run::weak};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{collect::Collected, read::Source};
+use super::{
+    collect::{Collected, mean},
+    key::FULL,
+    read::Source,
+};
 use crate::plural;
 
 /// Lines of settings shown.
@@ -86,7 +90,7 @@ impl Facts {
         facts.retain(|(_, value)| !value.is_empty());
         let settings_left = settings.len().saturating_sub(SETTINGS_SHOWN);
         settings.truncate(SETTINGS_SHOWN);
-        let gaps = gaps(collected, plan);
+        let gaps = [failed(collected), gaps(collected, plan)].concat();
         let all = |read: Vec<String>| -> Vec<String> {
             read.into_iter().chain(gaps.iter().cloned()).collect()
         };
@@ -157,6 +161,19 @@ fn unread(source: &Source, by_file: bool) -> Vec<String> {
         let lines = plural(source.damaged.len(), "line");
         warnings.push(format!("Damaged and left out: {lines} of the results; {REPAIR}"));
     }
+    warnings
+}
+
+/// Tasks that the model fails on with everything kept, a sentence each.
+fn failed(collected: &Collected) -> Vec<String> {
+    let full = collected.scores.iter().filter(|(row, _)| row.policy == FULL);
+    let columns = full.flat_map(|(_, tasks)| tasks);
+    let said = columns.filter_map(|(column, scores)| {
+        let scores = &scores.by_unit;
+        weak(&column.label(), mean(scores.values().copied()), scores.len())
+    });
+    let mut warnings: Vec<String> = said.map(|said| said.replace("WARNING: on", "On")).collect();
+    warnings.dedup();
     warnings
 }
 

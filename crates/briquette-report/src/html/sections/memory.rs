@@ -23,7 +23,7 @@ pub(in super::super) fn memory(data: &Data<'_>) -> Vec<Figures> {
         "speed",
         "Memory and time against budget",
         "Means over all samples; whiskers are 95 % intervals. Samples that ran beside others on one machine took longer for it. \
-         A prefill that policies shared is no policy's (`--share-prefill 1` times each).",
+         A prefill that policies shared is no policy's (--share-prefill 1 times each).",
         charts,
     )]
 }
