@@ -3,7 +3,7 @@ use std::sync::Arc;
 use briquette_ops::{
     AccumulateInput, AppendInput, AssignClustersInput, AssignClustersOutput, AttentionInput,
     AttentionOps, AttentionOutput, AttentionStatistics, ClusterOps, ClusterOrder, CountInput,
-    DecodeInput, DecodeOutput, DenseKv, EmaInput, EmaOutput, Entries, EntryOps, EvictClusterInput,
+    DecodeInput, DecodeOutput, EmaInput, EmaOutput, Entries, EntryOps, EvictClusterInput,
     EvictInput, EvictMergeInput, EvictSpreadInput, ExtendInput, ExtendOutput, Fallback, Fallbacks,
     GatedInput, GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps, ModelOps,
     MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput,
@@ -327,14 +327,7 @@ impl ClusterOps for Kernels {
 /// Attention of a few queries: their weights are few enough to be written, and sums over columns
 /// are computed from them.
 fn attention_of_few(input: &AttentionInput) -> Result<AttentionOutput> {
-    let AttentionInput { queries, keys, values, visibility, scoring, .. } = input.clone();
-    let entries = keys.dims()[2];
-    let found = decode(&DecodeInput {
-        queries,
-        kv: KvLayout::Dense(DenseKv { keys, values, entries, counts: None, visibility }),
-        scoring,
-        weights: input.column_sums || input.column_squares,
-    })?;
+    let found = decode(&DecodeInput::of(input))?;
     Ok(found.with_column_sums(input.column_sums, input.column_squares))
 }
 

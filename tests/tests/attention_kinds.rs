@@ -1,11 +1,11 @@
 //! Caches of models whose weights are more than a softmax of scaled products: caps, sink logits,
 //! ALiBi slopes, and windows in some layers, on every device of the build.
 
+use std::ops::Range;
+
 use briquette::{
-    CacheConfig, CacheShape, Error, KvCache, Policy, Prompt,
-    ops::{Fallback, OpError},
-    position::NoPositionEncoding,
-    state::Replay,
+    CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, SharedPrefill,
+    position::NoPositionEncoding, state::Replay,
 };
 use briquette_kernels::supports;
 use briquette_tests::{
@@ -13,12 +13,12 @@ use briquette_tests::{
     inputs::Noise,
     reference::{
         Budget, Encoding, Kind, Method, Prefill, Profile, Reduce, Rotate, Settings, Store,
+        attention::weighted_mean,
     },
     session::{Session, Turn, chunked, prompt},
 };
 use burn::tensor::{
-    DType, Device, Tensor, TensorData, activation::softmax, module::attention,
-    ops::AttentionModuleOptions,
+    DType, Device, Tensor, TensorData, module::attention, ops::AttentionModuleOptions,
 };
 
 const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 16 };
@@ -113,37 +113,89 @@ fn repeated(x: Tensor<4>) -> Tensor<4> {
     x.reshape([batch, heads * SHAPE.group(), columns, width])
 }
 
-/// How a layer weighs.
-#[derive(Clone, Debug, Default)]
-struct Weighing {
-    softcap: Option<f64>,
-    sinks: Option<Tensor<1>>,
-    window: Option<usize>,
+/// How the layers of models weigh. Sinks differ between layers, and the first has the window.
+fn models() -> Vec<[Kind; SHAPE.layers]> {
+    let none = Kind::default;
+    let sinks = || [sinks(), sinks().into_iter().rev().collect()];
+    let windows = || [Some(7), None];
+    let alike = |kind: Kind| [kind.clone(), kind];
+    let capped = Kind { softcap: Some(CAP), ..none() };
+    let mut all = [capped.clone(), Kind { slopes: slopes(), ..capped.clone() }];
+    for ((kind, sinks), window) in all.iter_mut().zip(sinks()).zip(windows()) {
+        *kind = Kind { sinks, slopes: slopes(), window, ..capped.clone() };
+    }
+    vec![
+        alike(capped.clone()),
+        sinks().map(|sinks| Kind { sinks, ..none() }),
+        sinks().map(|sinks| Kind { sinks, ..capped.clone() }),
+        alike(Kind { slopes: slopes(), ..none() }),
+        windows().map(|window| Kind { window, ..none() }),
+        all,
+    ]
 }
 
-/// Attention of all tokens by Burn, or by hand where it has neither sinks nor windows.
-fn plain([q, k, v]: [Tensor<4>; 3], weighing: Weighing) -> Tensor<4> {
-    let (k, v) = (repeated(k), repeated(v));
-    let Weighing { softcap, sinks, window } = weighing;
-    if sinks.is_none() && window.is_none() {
-        let options = AttentionModuleOptions { scale: None, softcap, is_causal: true };
-        return attention(q, k, v, None, None, options);
+/// An empty cache of such a model.
+fn cache(kinds: &[Kind; SHAPE.layers], policy: Policy, device: &Device) -> KvCache {
+    let mut config = CacheConfig::default();
+    if let Some(cap) = kinds[0].softcap {
+        config = config.with_softcap(cap);
     }
-    let [batch, heads, tokens, width] = q.dims();
-    let mut scores = q.matmul(k.swap_dims(2, 3)) / (width as f64).sqrt();
-    if let Some(cap) = softcap {
-        scores = (scores / cap).tanh() * cap;
+    if !kinds[0].sinks.is_empty() {
+        let sinks = kinds.iter().map(|kind| of_heads(&kind.sinks, device));
+        config = config.with_sinks(sinks.collect());
     }
-    let all = Tensor::<2>::ones([tokens, tokens], &scores.device());
-    let mut hidden = all.clone().triu(1);
-    if let Some(window) = window {
-        hidden = hidden + all.tril(-(window as i64));
+    if !kinds[0].slopes.is_empty() {
+        config = config.with_slopes(of_heads(&kinds[0].slopes, device));
     }
-    let mut scores = vec![scores + hidden.reshape([1, 1, tokens, tokens]) * -1e30];
-    if let Some(sinks) = sinks {
-        scores.push(sinks.reshape([1, heads, 1, 1]).expand([batch, heads, tokens, 1]));
+    if kinds.iter().any(|kind| kind.window.is_some()) {
+        config = config.with_windows(kinds.iter().map(|kind| kind.window).collect());
     }
-    softmax(Tensor::cat(scores, 3), 3).narrow(3, 0, tokens).matmul(v)
+    KvCache::with_config(SHAPE, policy, config, device).unwrap()
+}
+
+/// Attention in f64. `behind` tells how far behind a query an entry lies, by row, query head, query
+/// and column; `None` if the query does not see it.
+fn by_hand(
+    qkv: [&Tensor<4>; 3],
+    kind: &Kind,
+    behind: impl Fn([usize; 3], usize) -> Option<usize>,
+) -> Tensor<4> {
+    /// Where queries stand: distances count alone.
+    const AT: usize = 1000;
+    let ([batch, heads, new, width], [_, kv_heads, columns, _]) = (qkv[0].dims(), qkv[1].dims());
+    let [q, k, v] = qkv.map(|x| {
+        let numbers = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+        let rows = numbers.chunks(width).map(|row| row.iter().copied().map(f64::from).collect());
+        rows.collect::<Vec<Vec<f64>>>()
+    });
+    let mut numbers = Vec::new();
+    for (number, query) in q.iter().enumerate() {
+        let (row, head) = (number / new / heads, number / new % heads);
+        let first = (row * kv_heads + head / SHAPE.group()) * columns;
+        let distance = |column| Some((column, behind([row, head, number % new], column)?));
+        let seen: Vec<(usize, usize)> = (0..columns).filter_map(distance).collect();
+        let of = |x: &[Vec<f64>]| -> Vec<Vec<f64>> {
+            seen.iter().map(|(column, _)| x[first + column].clone()).collect()
+        };
+        let places: Vec<usize> = seen.iter().map(|(_, distance)| AT - distance).collect();
+        let scale = 1.0 / (width as f64).sqrt();
+        let weights = kind.weights(head, (query, AT), (&of(&k), &places), scale);
+        numbers.extend(weighted_mean(&weights, &of(&v)).into_iter().map(|number| number as f32));
+    }
+    let data = TensorData::new(numbers, [batch, heads, new, width]);
+    Tensor::from_data(data, (&qkv[0].device(), DType::F32))
+}
+
+/// Attention of all tokens: by Burn where it can weigh so, else by hand.
+fn plain(qkv: [Tensor<4>; 3], kind: &Kind) -> Tensor<4> {
+    let is_burns = *kind == Kind { softcap: kind.softcap, ..Kind::default() };
+    let [q, k, v] = qkv;
+    if is_burns {
+        let softcap = kind.softcap;
+        let options = AttentionModuleOptions { softcap, is_causal: true, ..Default::default() };
+        return attention(q, repeated(k), repeated(v), None, None, options);
+    }
+    by_hand([&q, &k, &v], kind, |[_, _, query], column| query.checked_sub(column))
 }
 
 const LENGTHS: [usize; 2] = [31, 19];
@@ -152,69 +204,241 @@ const COLUMNS: usize = LENGTHS[0] + DECODED;
 
 type Layers = [[Tensor<4>; 3]; SHAPE.layers];
 
+/// What the layers are given.
+fn inputs(device: &Device) -> Layers {
+    let mut noise = Noise::new(5);
+    let mut random = |heads| noise.tensor([2, heads, COLUMNS, SHAPE.head_dim], device);
+    [(); SHAPE.layers]
+        .map(|()| [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads].map(&mut random))
+}
+
+fn padded_prompt() -> Prompt {
+    let padding = LENGTHS.map(|length| LENGTHS[0] - length).to_vec();
+    Prompt::new(LENGTHS[0]).left_padding(padding)
+}
+
+/// Makes a call for these tokens of a layer.
+fn call(cache: &mut KvCache, layers: &Layers, layer: usize, tokens: Range<usize>) -> Tensor<4> {
+    let [q, k, v] = layers[layer].clone().map(|x| x.narrow(2, tokens.start, tokens.len()));
+    cache.attend(layer, q, k, v, &NoPositionEncoding).unwrap()
+}
+
+/// A prompt in chunks, and decoded tokens.
+fn pieces() -> impl Iterator<Item = Range<usize>> {
+    [0..13, 13..LENGTHS[0]].into_iter().chain((LENGTHS[0]..COLUMNS).map(|token| token..token + 1))
+}
+
 /// Gives a cache a padded prompt in chunks, and decoded tokens. Returns what the layers are given,
 /// and all that they return.
 fn give(cache: &mut KvCache) -> (Layers, [Tensor<4>; SHAPE.layers]) {
-    let device = cache.device().clone();
-    let mut noise = Noise::new(5);
-    let mut random = |heads| noise.tensor([2, heads, COLUMNS, SHAPE.head_dim], &device);
-    let layers = [(); SHAPE.layers]
-        .map(|()| [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads].map(&mut random));
-    let padding = LENGTHS.map(|length| LENGTHS[0] - length).to_vec();
-    cache.begin_prompt(Prompt::new(LENGTHS[0]).left_padding(padding)).unwrap();
+    let layers = inputs(cache.device());
+    cache.begin_prompt(padded_prompt()).unwrap();
     let mut found: [Vec<Tensor<4>>; SHAPE.layers] = Default::default();
-    let tokens = (LENGTHS[0]..COLUMNS).map(|token| (token, 1));
-    for (start, length) in [(0, 13), (13, LENGTHS[0] - 13)].into_iter().chain(tokens) {
+    for tokens in pieces() {
         for (layer, found) in found.iter_mut().enumerate() {
-            let [q, k, v] = layers[layer].clone().map(|x| x.narrow(2, start, length));
-            found.push(cache.attend(layer, q, k, v, &NoPositionEncoding).unwrap());
+            found.push(call(cache, &layers, layer, tokens.clone()));
         }
     }
     (layers, found.map(|outputs| Tensor::cat(outputs, 2)))
 }
 
 /// Holds what a layer returned, without its padding, to attention without a cache.
-fn compare(qkv: &[Tensor<4>; 3], found: &Tensor<4>, weighing: &Weighing, what: &str) {
+fn compare(qkv: &[Tensor<4>; 3], found: &Tensor<4>, kind: &Kind, what: &str) {
     for (row, length) in LENGTHS.into_iter().enumerate() {
-        let padding = LENGTHS[0] - length;
-        let own = |x: Tensor<4>| x.narrow(0, row, 1).narrow(2, padding, COLUMNS - padding);
-        let expected = plain(qkv.clone().map(own), weighing.clone());
-        let off = (own(found.clone()) - expected).abs().max();
-        let off = off.try_into_scalar::<f32>().unwrap();
+        let (padding, columns) = (LENGTHS[0] - length, found.dims()[2]);
+        let own = |x: Tensor<4>| x.narrow(0, row, 1).narrow(2, padding, columns - padding);
+        let expected = plain(qkv.clone().map(own), kind);
+        let off = farthest(own(found.clone()), expected);
         assert!(off < 1e-4, "{what}, row {row}: {off}");
     }
 }
 
-/// Sinks differ between layers.
+fn farthest(a: Tensor<4>, b: Tensor<4>) -> f32 {
+    (a - b).abs().max().try_into_scalar().unwrap()
+}
+
 #[test]
 fn a_full_cache_is_the_models_own_attention() {
     for backend in backends() {
-        let device = &backend.device;
-        let sinks = [sinks(), sinks().into_iter().rev().collect()];
-        let sinks = sinks.map(|sinks| of_heads(&sinks, device));
-        for (softcap, has_sinks) in [(Some(CAP), false), (None, true), (Some(CAP), true)] {
-            let mut config = CacheConfig::default();
-            if let Some(cap) = softcap {
-                config = config.with_softcap(cap);
-            }
-            if has_sinks {
-                config = config.with_sinks(sinks.to_vec());
-            }
-            let mut cache = KvCache::with_config(SHAPE, Policy::full(), config, device).unwrap();
+        for kinds in models() {
+            let mut cache = cache(&kinds, Policy::full(), &backend.device);
             let (layers, found) = give(&mut cache);
-            for (layer, (qkv, found)) in layers.iter().zip(&found).enumerate() {
-                let sinks = has_sinks.then(|| sinks[layer].clone());
-                let weighing = Weighing { softcap, sinks, window: None };
-                compare(qkv, found, &weighing, &format!("{}, {softcap:?}", backend.name));
+            for (layer, kind) in kinds.iter().enumerate() {
+                let what = format!("{}, {kind:?}", backend.name);
+                compare(&layers[layer], &found[layer], kind, &what);
             }
-            if supports(device) {
-                let kind = if softcap.is_some() { "softcap" } else { "sinks" };
-                let counted = cache.fallbacks().into_iter().any(|fallback| {
-                    matches!(fallback.reason, OpError::NoKernel { what, .. } if what == kind)
-                });
-                assert!(counted, "{}: {:?}", backend.name, cache.fallbacks());
+            if supports(&backend.device) && !backend.binds_few() {
+                assert!(cache.fallbacks().is_empty(), "{}: {:?}", backend.name, cache.fallbacks());
             }
         }
+    }
+}
+
+#[test]
+fn what_is_read_is_weighed_as_the_model_weighs() {
+    let budget = briquette::Budget::Tokens(12);
+    for backend in backends() {
+        let device = &backend.device;
+        let policies = [
+            Policy::full(),
+            Policy::h2o(budget),
+            Policy::snapkv(budget).with_window(8),
+            Policy::adakv(budget).with_window(8),
+            Policy::streaming_llm(budget),
+            Policy::fp8(),
+        ];
+        for (kinds, policy) in
+            models().iter().flat_map(|kinds| policies.clone().map(|policy| (kinds, policy)))
+        {
+            let what = format!("{}, {}, {kinds:?}", backend.name, policy.name());
+            // A codec's pages are read by the kernel, and are laid out by hand.
+            let tolerance = if policy.store().repacks_entries() { 2e-3 } else { 1e-4 };
+            let mut cache = cache(kinds, policy, device);
+            give(&mut cache);
+            for (layer, new) in [(0, 1), (0, 5), (1, 1), (1, 5)] {
+                let queries =
+                    Noise::new(6).tensor([2, SHAPE.query_heads, new, SHAPE.head_dim], device);
+                let found = cache.read(layer, queries.clone(), &NoPositionEncoding).unwrap();
+                let entries = cache.entries(layer).unwrap().unwrap();
+                let columns = entries.keys.dims()[2];
+                let positions = entries.positions.try_into_vec_as::<i64>().unwrap();
+                let behind = |[row, head, query]: [usize; 3], column: usize| {
+                    let of_head = row * SHAPE.kv_heads + head / SHAPE.group();
+                    let position = usize::try_from(positions[of_head * columns + column]).ok()?;
+                    Some(LENGTHS[row] + DECODED + query - position)
+                };
+                let qkv = [&queries, &entries.keys, &entries.values];
+                let off = farthest(found, by_hand(qkv, &kinds[layer], behind));
+                assert!(off < tolerance, "{what}, layer {layer}, {new} queries: {off}");
+            }
+        }
+    }
+}
+
+/// A model that masks by what it is returned, and does the rest by itself, has its own attention.
+#[test]
+fn masks_of_updates_hide_what_a_layer_hides() {
+    for backend in backends() {
+        let device = &backend.device;
+        let layers = inputs(device);
+        // Entries of a layer with a window lie in any order, and slopes go by distances.
+        let models = models().into_iter();
+        let models: Vec<_> = models
+            .filter(|kinds| kinds[0].window.is_none() || kinds[0].slopes.is_empty())
+            .collect();
+        for (kinds, with_queries) in models.iter().flat_map(|it| [(it, false), (it, true)]) {
+            let mut cache = cache(kinds, Policy::full(), device);
+            cache.begin_prompt(padded_prompt()).unwrap();
+            let mut found: [Vec<Tensor<4>>; SHAPE.layers] = Default::default();
+            for (tokens, layer) in pieces().flat_map(|it| [(it.clone(), 0), (it, 1)]) {
+                let new = tokens.len();
+                let [q, k, v] = layers[layer].clone().map(|x| x.narrow(2, tokens.start, new));
+                let held = match with_queries {
+                    true => cache.update_with(layer, q.clone(), k, v, &NoPositionEncoding),
+                    false => cache.update(layer, k, v),
+                };
+                let held = held.unwrap();
+                assert_eq!(held.queries.is_some(), with_queries);
+                let columns = held.keys.dims()[2];
+                let mask = held.mask.unwrap();
+                assert_eq!(mask.dims(), [2, SHAPE.query_heads, new, columns]);
+                let hidden = mask.int().try_into_vec_as::<i64>().unwrap();
+                let behind = |[row, head, query]: [usize; 3], column: usize| {
+                    let place = ((row * SHAPE.query_heads + head) * new + query) * columns + column;
+                    (hidden[place] == 0).then(|| (columns - new + query).abs_diff(column))
+                };
+                // What the window hides is said by the mask alone.
+                let kind = Kind { window: None, ..kinds[layer].clone() };
+                found[layer].push(by_hand([&q, &held.keys, &held.values], &kind, behind));
+            }
+            for ((kind, qkv), found) in kinds.iter().zip(&layers).zip(found) {
+                let what = format!("{}, {with_queries}, {kind:?}", backend.name);
+                compare(qkv, &Tensor::cat(found, 2), kind, &what);
+            }
+        }
+    }
+}
+
+/// What a policy sums is summed of the model's own weights, through either door.
+#[test]
+fn updates_keep_what_attention_keeps() {
+    let budget = briquette::Budget::Tokens(12);
+    for backend in backends() {
+        let device = &backend.device;
+        for kinds in models() {
+            for policy in
+                [Policy::h2o(budget), Policy::tova(budget), Policy::snapkv(budget).with_window(8)]
+            {
+                let what = format!("{}, {}, {kinds:?}", backend.name, policy.name());
+                let [mut first, mut second] =
+                    [(); 2].map(|()| cache(&kinds, policy.clone(), device));
+                let (layers, _) = give(&mut first);
+                second.begin_prompt(padded_prompt()).unwrap();
+                for (tokens, layer) in pieces().flat_map(|it| [(it.clone(), 0), (it, 1)]) {
+                    let [q, k, v] =
+                        layers[layer].clone().map(|x| x.narrow(2, tokens.start, tokens.len()));
+                    second.update_with(layer, q, k, v, &NoPositionEncoding).unwrap();
+                }
+                for layer in 0..SHAPE.layers {
+                    let kept = [&first, &second].map(|it| it.kept_positions(layer).unwrap());
+                    assert_eq!(kept[0], kept[1], "{what}, layer {layer}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shared_prefill_weighs_as_the_model_does() {
+    let budget = briquette::Budget::Tokens(12);
+    for backend in backends() {
+        let device = &backend.device;
+        let layers = inputs(device);
+        for kinds in models() {
+            let policies = [
+                Policy::full(),
+                Policy::h2o(budget),
+                Policy::tova(budget),
+                Policy::snapkv(budget).with_window(8),
+                Policy::streaming_llm(budget),
+            ];
+            let caches = || policies.clone().map(|policy| cache(&kinds, policy, device));
+            let (mut together, alone) = (caches(), caches());
+            let mut prefill = SharedPrefill::new(&mut together, padded_prompt()).unwrap();
+            for (layer, kind) in kinds.iter().enumerate() {
+                let [q, k, v] = layers[layer].clone().map(|x| x.narrow(2, 0, LENGTHS[0]));
+                let found = prefill.attend(layer, q, k, v, &NoPositionEncoding).unwrap();
+                compare(&layers[layer], &found, kind, &format!("{}, {kind:?}", backend.name));
+            }
+            for (shared, mut alone) in together.iter_mut().zip(alone) {
+                let what = format!("{}, {}, {kinds:?}", backend.name, alone.policy().name());
+                alone.begin_prompt(padded_prompt()).unwrap();
+                for layer in 0..SHAPE.layers {
+                    call(&mut alone, &layers, layer, 0..LENGTHS[0]);
+                }
+                for (token, layer) in (LENGTHS[0]..COLUMNS).flat_map(|it| [(it, 0), (it, 1)]) {
+                    let [found, expected] = [&mut *shared, &mut alone]
+                        .map(|cache| call(cache, &layers, layer, token..token + 1).into_data());
+                    assert_eq!(found, expected, "{what}, token {token}");
+                }
+                for layer in 0..SHAPE.layers {
+                    let kept = [&*shared, &alone].map(|it| it.kept_positions(layer).unwrap());
+                    assert_eq!(kept[0], kept[1], "{what}, layer {layer}");
+                }
+            }
+        }
+    }
+}
+
+/// Caches that weigh in different ways share no attention.
+#[test]
+fn a_prefill_is_shared_by_caches_that_weigh_alike() {
+    let device = host();
+    for kinds in models() {
+        let plain = [(); SHAPE.layers].map(|()| Kind::default());
+        let mut caches = [&plain, &kinds].map(|kinds| cache(kinds, Policy::full(), &device));
+        let error = SharedPrefill::new(&mut caches, padded_prompt()).unwrap_err();
+        assert!(matches!(error, Error::SharedPrefill { cache: 1, .. }), "{error}");
     }
 }
 
@@ -230,28 +454,27 @@ fn layers_with_windows_hold_them_and_no_more() {
                 let config = CacheConfig::default().with_windows(vec![Some(window), None]);
                 let mut cache = KvCache::with_config(SHAPE, policy, config, device).unwrap();
                 let (layers, found) = give(&mut cache);
-                let weighing = Weighing { window: Some(window), ..Weighing::default() };
-                compare(&layers[0], &found[0], &weighing, &what);
+                let kind = Kind { window: Some(window), ..Kind::default() };
+                compare(&layers[0], &found[0], &kind, &what);
                 let seen = LENGTHS.map(|length| length + DECODED);
                 let before = (window - 1).max(1);
                 assert_eq!(cache.tokens_kept(0).unwrap(), seen.map(|seen| seen.min(before)));
                 let of_policy = seen.map(|seen| kept.unwrap_or(seen));
                 assert_eq!(cache.tokens_kept(1).unwrap(), of_policy, "{what}");
                 if kept.is_none() {
-                    compare(&layers[1], &found[1], &Weighing::default(), &what);
+                    compare(&layers[1], &found[1], &Kind::default(), &what);
                 }
-                // What the newest token sees is all that is held: kernels decode it.
-                if window > 1 && supports(device) && !backend.binds_few() {
-                    let decoded = |fallback: &Fallback| fallback.operation == "decode_attention";
-                    assert!(!cache.fallbacks().iter().any(decoded), "{:?}", cache.fallbacks());
+                if supports(device) && !backend.binds_few() {
+                    let fallbacks = cache.fallbacks();
+                    assert!(fallbacks.is_empty(), "{fallbacks:?}");
                 }
                 let full = CacheShape { layers: 1, ..SHAPE }.token_bytes(cache.dtype());
                 let tokens: usize = seen.iter().map(|&seen| seen.min(window) + seen).sum();
                 assert_eq!(cache.bytes_full(), full * tokens);
-                assert!(cache.fallback_reason().is_some(), "steps are not recorded");
+                assert_eq!(cache.fallback_reason(), None, "{what}");
                 cache.reset();
                 let (layers, again) = give(&mut cache);
-                compare(&layers[0], &again[0], &weighing, &what);
+                compare(&layers[0], &again[0], &kind, &what);
             }
         }
     }

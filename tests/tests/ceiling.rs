@@ -80,6 +80,82 @@ fn no_call_goes_beyond_the_ceiling() {
     assert!(refused.contains(&0) && refused.iter().any(|&taken| taken > 3 * SHAPE.layers));
 }
 
+/// A prompt, a token, a draft of five of which two go, and a token: what the calls returned, the
+/// most that was held after any, and why one was refused.
+fn draft(cache: &mut KvCache) -> (Vec<Vec<f32>>, usize, Option<Error>) {
+    let (device, mut noise) = (cache.device().clone(), Noise::new(6));
+    let (mut outputs, mut most) = (Vec::new(), 0);
+    for new in [90, 1, 5, 1] {
+        if new == 5 {
+            cache.begin_decode(new).unwrap();
+        }
+        for layer in 0..SHAPE.layers {
+            let mut random = |heads| noise.tensor([ROWS, heads, new, SHAPE.head_dim], &device);
+            let [q, k, v] = [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads].map(&mut random);
+            let state = |cache: &KvCache| {
+                (cache.bytes_held(), cache.tokens_seen(), cache.kept_positions(layer).unwrap())
+            };
+            let before = state(cache);
+            match cache.attend(layer, q, k, v, &NoPositionEncoding) {
+                Ok(output) => outputs.push(output.try_into_vec_as().unwrap()),
+                Err(error) => {
+                    assert_eq!(state(cache), before, "{error}");
+                    return (outputs, most, Some(error));
+                }
+            }
+            most = most.max(cache.bytes_held());
+        }
+        if new == 5 {
+            cache.truncate(94).unwrap();
+        }
+    }
+    (outputs, most, None)
+}
+
+#[test]
+fn a_draft_is_that_of_no_ceiling_or_refused() {
+    let device = host();
+    let (mut tried, mut refused) = (0, Vec::new());
+    for policy in in_one_pass(BUDGET) {
+        let name = policy.name().to_owned();
+        if policy.schedule().append_only.is_some()
+            || policy.schedule().decode_every.is_some() && policy.reducer().makes_clusters()
+        {
+            continue;
+        }
+        tried += 1;
+        let kept = |cache: &KvCache| -> Vec<_> {
+            (0..SHAPE.layers).map(|layer| cache.kept_positions(layer).unwrap()).collect()
+        };
+        let mut free = cache(policy.clone(), None, &device);
+        let (expected, needs, error) = draft(&mut free);
+        assert!(error.is_none(), "{name}: {error:?}");
+        for ceiling in [usize::MAX, needs, needs - 1, needs * 3 / 4, 1000] {
+            let mut held = cache(policy.clone(), Some(ceiling), &device);
+            let (found, most, error) = draft(&mut held);
+            assert!(most <= ceiling, "{name}: {most} of {ceiling}");
+            // Entries of a cache with a ceiling lie in another order.
+            for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+                assert!((found - expected).abs() < 1e-4, "{name}: {found}, {expected}");
+            }
+            match error {
+                None => {
+                    assert_eq!(found.len(), expected.len(), "{name}");
+                    assert_eq!(kept(&held), kept(&free), "{name}");
+                }
+                Some(Error::MemoryCeiling { ceiling: named, held, needed }) => {
+                    assert!(ceiling < needs, "{name}: {needed} of {needs}");
+                    assert!(named == ceiling && held <= ceiling && needed > ceiling, "{name}");
+                    refused.push(found.len() / SHAPE.layers);
+                }
+                error => panic!("{name}: {error:?}"),
+            }
+        }
+    }
+    // Some in the prompt, and some in the draft.
+    assert!(tried > 20 && refused.contains(&0) && refused.contains(&2), "{tried}: {refused:?}");
+}
+
 #[test]
 fn a_full_cache_is_refused_before_it_grows() {
     let device = host();

@@ -3,8 +3,9 @@
 //! the model's own attention. The end is that of a plain cache. On every device of the build.
 
 use briquette::{
-    CacheConfig, CacheShape, KvCache, Policy, Prompt, SharedPrefill, VisibleEntries,
+    CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, SharedPrefill, VisibleEntries,
     position::{PositionEncoding, RotaryEmbedding, Rotated},
+    store::{Fp8, KeyChannels, Quantized, TurboQuant},
 };
 use briquette_tests::{
     backends::{Backend, backends, host},
@@ -63,34 +64,44 @@ impl Tokens {
     fn give(
         &self,
         cache: &mut KvCache,
-        (rows, column): (&[usize], usize),
+        rows: (&[usize], usize),
         at: &[usize],
         door: Door,
     ) -> Vec<Tensor<4>> {
-        let mut outputs = Vec::new();
-        for layer in 0..SHAPE.layers {
+        self.give_by(rows, at, door, |layer, [q, k, v], told| match door {
+            Door::Update => cache.update_with(layer, q, k, v, told).map(own_attention),
+            Door::Plain | Door::Rotated => cache.attend(layer, q, k, v, told),
+        })
+    }
+
+    /// As [`give`](Self::give), to whatever takes queries, keys and values of a layer as they come
+    /// through this door, and the encoding that goes with them.
+    fn give_by(
+        &self,
+        (rows, column): (&[usize], usize),
+        at: &[usize],
+        door: Door,
+        mut call: impl FnMut(usize, Qkv, &dyn PositionEncoding) -> briquette::Result<Tensor<4>>,
+    ) -> Vec<Tensor<4>> {
+        let turn = |x: Tensor<4>| {
+            let of_row = |&row: &usize| {
+                let first = column as i64 - PADDING[row] as i64;
+                (first..first + at.len() as i64).map(|position| position.max(0))
+            };
+            let positions: Vec<i64> = rows.iter().flat_map(of_row).collect();
+            let positions = TensorData::new(positions, [rows.len(), 1, at.len()]);
+            self.rope.encode(x.clone(), Tensor::<3, Int>::from_data(positions, &x.device()))
+        };
+        let told = Rotated::by(&self.rope);
+        let of_layer = |layer| {
             let [q, k, v] = self.columns(layer, rows, at);
-            let turn = |x: Tensor<4>| {
-                let of_row = |&row: &usize| {
-                    let first = column as i64 - PADDING[row] as i64;
-                    (first..first + at.len() as i64).map(|position| position.max(0))
-                };
-                let positions: Vec<i64> = rows.iter().flat_map(of_row).collect();
-                let positions = TensorData::new(positions, [rows.len(), 1, at.len()]);
-                self.rope.encode(x.clone(), Tensor::<3, Int>::from_data(positions, &x.device()))
-            };
-            let told = Rotated::by(&self.rope);
             let output = match door {
-                Door::Plain => cache.attend(layer, q, k, v, &self.rope),
-                Door::Rotated => cache.attend(layer, turn(q), turn(k), v, &told),
-                Door::Update => {
-                    cache.update_with(layer, turn(q), turn(k), v, &told).map(own_attention)
-                }
+                Door::Plain => call(layer, [q, k, v], &self.rope),
+                Door::Rotated | Door::Update => call(layer, [turn(q), turn(k), v], &told),
             };
-            outputs
-                .push(output.unwrap_or_else(|error| panic!("{}: {error}", cache.policy().name())));
-        }
-        outputs
+            output.unwrap_or_else(|error| panic!("{door:?}, layer {layer}: {error}"))
+        };
+        (0..SHAPE.layers).map(of_layer).collect()
     }
 }
 
@@ -254,6 +265,110 @@ fn one_prefill_for_several_caches_then_files_drafts_and_rows() {
             let mut plain = plain(&tokens, &policy, &rows, next, device);
             compare(&tokens, [&mut busy, &mut plain], &rows, next, Door::Plain, &what);
         }
+    }
+}
+
+/// Queries and keys that the model has rotated, in one prefill for several caches.
+#[test]
+fn one_prefill_of_rotated_keys_for_several_caches() {
+    for backend in backends() {
+        let device = &backend.device;
+        let tokens = Tokens::new(4, device);
+        let rows = [0, 1, 2];
+        let columns: Vec<usize> = (0..PROMPT).collect();
+        for policy in policies(&backend).into_iter().filter(Policy::can_share_prefill) {
+            let what = format!("{} on {}", policy.name(), backend.name);
+            let mut caches = [cache(&Policy::full(), device), cache(&policy, device)];
+            let mut prefill = SharedPrefill::new(&mut caches, prompt(&rows)).unwrap();
+            tokens.give_by((&rows, 0), &columns, Door::Rotated, |layer, [q, k, v], told| {
+                prefill.attend(layer, q, k, v, told)
+            });
+            let [_, mut busy] = caches;
+            let mut plain = plain(&tokens, &policy, &rows, PROMPT, device);
+            assert_eq!(state(&busy), state(&plain), "{what}");
+            compare(&tokens, [&mut busy, &mut plain], &rows, PROMPT, Door::Rotated, &what);
+        }
+    }
+}
+
+/// One policy among several that needs keys before they are rotated.
+#[test]
+fn rotated_keys_that_one_cache_cannot_take_are_refused_for_all() {
+    let device = host();
+    let tokens = Tokens::new(4, &device);
+    let policy = named("streaming-llm", briquette::Budget::Tokens(BUDGET));
+    let mut caches = [cache(&Policy::full(), &device), cache(&policy, &device)];
+    let mut prefill = SharedPrefill::new(&mut caches, prompt(&[0, 1, 2])).unwrap();
+    let [q, k, v] = tokens.columns(0, &[0, 1, 2], &(0..PROMPT).collect::<Vec<_>>());
+    let error = prefill.attend(0, q, k, v, &Rotated).unwrap_err();
+    assert!(matches!(error, Error::RotatedKeys { .. }), "{error}");
+    assert!(error.to_string().contains("Rotated::by"), "{error}");
+    assert!(caches.iter().all(|cache| cache.tokens_seen().is_empty()));
+}
+
+/// What a second pass keeps of packed pages, and what is decoded behind them.
+#[test]
+fn packed_pages_take_a_second_pass() {
+    const REPEATS: [usize; 3] = [9, 4, 7];
+    let device = host();
+    let tokens = Tokens::new(5, &device);
+    let rows = [0, 1, 2];
+    let columns: Vec<usize> = (0..PROMPT).collect();
+    let begun = |policy: &Policy, chunks: &[&[usize]], by_file: bool| {
+        let mut cache = cache(policy, &device);
+        cache.begin_prompt(prompt(&rows)).unwrap();
+        for chunk in chunks {
+            tokens.give(&mut cache, (&rows, chunk[0]), chunk, Door::Plain);
+        }
+        if by_file {
+            cache = through_a_file(&cache);
+        }
+        if policy.store().repacks_entries() {
+            assert!(cache.tokens_packed(0).unwrap().unwrap()[0] > 0, "{policy:?}");
+        }
+        let mut pass = cache.reconstruction().unwrap().unwrap();
+        pass.begin(0..PROMPT, &REPEATS).unwrap();
+        let again: Vec<usize> = (100..109).collect();
+        for layer in 0..SHAPE.layers {
+            let [q, k, v] = tokens.columns(layer, &rows, &again);
+            pass.attend(layer, q, k, v, &tokens.rope).unwrap();
+        }
+        let given = pass.finish();
+        cache.compress_by(&given).unwrap();
+        (cache, given)
+    };
+    let kvzip = named("kvzip", briquette::Budget::Tokens(BUDGET));
+    let (mut dense, of_dense) = begun(&kvzip, &[&columns], false);
+    let kivi = Quantized { bits: 8, group: 8, residual: 8 };
+    let all = [
+        (kvzip.clone().with_store(Fp8 {}), 0.1),
+        (kvzip.clone().with_store(kivi), 0.02),
+        (kvzip.clone().with_store(TurboQuant::new(4, 4)), 0.5),
+        (kvzip.clone().with_store(KeyChannels::new(0.25)), 0.5),
+    ];
+    let next = PROMPT;
+    let expected = tokens.give(&mut dense, (&rows, next), &[next], Door::Plain);
+    for (policy, tolerance) in all {
+        let what = policy.store().name().to_owned();
+        let (mut plain, given) = begun(&policy, &[&columns], false);
+        for (found, expected) in given.iter().zip(&of_dense) {
+            let off: f32 =
+                (found.clone() - expected.clone()).abs().max().try_into_scalar().unwrap();
+            assert!(off < tolerance, "{what}: {off}");
+        }
+        let (mut busy, _) = begun(&policy, &[&columns[..20], &columns[20..]], true);
+        assert_eq!(state(&busy), state(&plain), "{what}");
+        let outputs = tokens.give(&mut busy.fork(), (&rows, next), &[next], Door::Plain);
+        println!("{what}");
+        for (found, expected) in outputs.into_iter().zip(&expected) {
+            let off: f32 = (found - expected.clone()).abs().mean().try_into_scalar().unwrap();
+            assert!(off < tolerance, "{what}: {off}");
+        }
+        draft(&tokens, &mut busy, &rows, next, Door::Rotated);
+        for token in [next, next + 1] {
+            tokens.give(&mut plain, (&rows, token), &[token], Door::Plain);
+        }
+        compare(&tokens, [&mut busy, &mut plain], &rows, next + 2, Door::Rotated, &what);
     }
 }
 

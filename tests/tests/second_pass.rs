@@ -3,7 +3,7 @@
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, Schedule,
-    allocate::{HeadAdaptive, Uniform},
+    allocate::{HeadAdaptive, LazyLayers, Uniform},
     policy::PositionMode,
     position::{PositionEncoding, RotaryEmbedding, Rotated},
     score::{CriticalKv, KvCompose, KvZip},
@@ -377,6 +377,13 @@ fn what_cannot_be_repeated_is_refused() {
     let device = host();
     let every = kvzip(false, Budget::Tokens(4)).with_schedule(Schedule::always(8));
     assert!(every.check().unwrap_err().to_string().contains("schedule.decode-every"));
+    let lazy = LazyLayers { window: 4, threshold: 0.5 };
+    let refused = kvzip(false, Budget::Tokens(4)).with_allocator(lazy).check().unwrap_err();
+    assert!(
+        matches!(&refused, Error::InvalidParameter { parameter: "allocate", must_be, .. }
+            if must_be.contains("looks at no queries")),
+        "{refused}"
+    );
     let empty = KvCache::new(SHAPE, kvzip(false, Budget::Tokens(4)), &device).unwrap();
     assert!(matches!(empty.reconstruction(), Err(Error::Stage { .. })));
     let other = KvCache::new(SHAPE, Policy::snapkv(Budget::Tokens(48)), &device).unwrap();

@@ -113,9 +113,16 @@ pub(super) fn lines() -> Vec<Line> {
             &[],
             &[Target::OfOwn { factor: 0.5, row: "prefill-grouped", variant: "briquette" }],
         ),
+        // PyTorch's is plain.
+        Line { peer: Some("prefill-grouped"), ..line("prefill-window", &["sdpa"], &[]) },
+        Line { peer: Some("prefill-grouped"), ..line("prefill-softcap", &["sdpa"], &[]) },
         line("decode/4096", &["sdpa"], &[SDPA_DECODE]),
         line("decode/4096-in-cache", &["sdpa"], &[SDPA_DECODE]),
         line("decode/4096-with-weights", &["eager"], &[]),
+        // PyTorch's is plain.
+        Line { peer: Some("decode/4096"), ..line("decode/4096-softcap", &["sdpa"], &[]) },
+        Line { peer: Some("decode/4096"), ..line("decode/4096-window", &["sdpa"], &[]) },
+        Line { peer: Some("decode/4096"), ..line("decode/4096-sinks", &["sdpa"], &[]) },
         line("decode/32768", &["sdpa"], &[SDPA_DECODE, Target::ShareOfCopy { share: 0.6 }]),
         line("decode/32768-with-weights", &["eager"], &[]),
         line("decode/1024-batch-32", &["sdpa"], &[]),

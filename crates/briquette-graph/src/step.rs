@@ -95,6 +95,8 @@ pub struct StepGraph<'a, R> {
     replayed: usize,
     dropped: usize,
     dropped_because: Option<String>,
+    /// Whether the last step that was compared changed numbers on the host.
+    is_counted_by_host: bool,
     upkeep: Upkeep,
     /// Positions that tables are ready for.
     end: usize,
@@ -158,6 +160,7 @@ where
             replayed: 0,
             dropped: 0,
             dropped_because: None,
+            is_counted_by_host: false,
             upkeep: Upkeep::default(),
             end: 0,
             expected: None,
@@ -252,6 +255,7 @@ where
             .as_deref()
             .or(self.dropped_because.as_deref())
             .or_else(|| self.cache.fallback_reason())
+            .or(self.is_counted_by_host.then_some("the host counts what each step changes"))
     }
 
     /// Makes ready for the next tokens, when those it was ready for have come: tables of positions
@@ -265,7 +269,10 @@ where
         }
         if self.recorder.is_some() && self.refused.is_none() && self.cache.open_columns() == Some(0)
         {
-            let kept = self.cache.tokens_kept(0)?.into_iter().max().unwrap_or(0);
+            // A layer with a window grows no further than that.
+            let windows = self.cache.config().windows.as_deref().unwrap_or_default();
+            let layer = windows.iter().position(Option::is_none).unwrap_or(0);
+            let kept = self.cache.tokens_kept(layer)?.into_iter().max().unwrap_or(0);
             // Recordings keep the memory of the buffers that a larger cache leaves.
             self.forget();
             self.cache.begin_device_indexing(room_of(kept, self.expected))?;
@@ -345,7 +352,8 @@ where
     /// Compares the cache before and after a step; true if the step left it as it found it.
     fn is_alike(&mut self, kind: u64, before: &State, after: &State) -> bool {
         let seen = self.kinds.entry(kind).or_default();
-        if !after.has_tensors_of(before) {
+        self.is_counted_by_host = !after.has_tensors_of(before);
+        if self.is_counted_by_host {
             // Not at its budget yet, or never there.
             seen.alike = 0;
             self.pins.clear();

@@ -53,14 +53,15 @@ pub use config::model_config::ModelConfig;
 pub use config::rope::RopeConfig;
 pub use config::rope_scaling::RopeScaling;
 pub use error::{Error, Result};
+pub use generate::generated::Generation;
 pub use generate::generation::{
-    Generation, Timing, continue_batch_until, generate, generate_batch, generate_batch_until,
-    generate_until,
+    continue_batch_until, generate, generate_batch, generate_batch_until, generate_until,
 };
 pub use generate::options::GenerateOptions;
 pub use generate::prefill::{prefill, prefill_shared, prefill_shared_timed};
 pub use generate::reconstruct::reconstruct;
 pub use generate::stream::TokenStream;
+pub use generate::timing::Timing;
 pub use interrupt::Interrupt;
 pub use model::Model;
 pub use nn::attend::Attend;

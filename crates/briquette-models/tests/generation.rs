@@ -117,7 +117,7 @@ fn a_row_rests_after_its_stop_token() {
     assert_eq!(rows[0].tokens, free[0].tokens[..at]);
     assert!(rows[0].stopped && !rows[1].stopped);
     assert_eq!(rows[1], free[1]);
-    // Of the first row the cache has seen more than is its own.
+    // The first row has left the cache.
     assert_eq!([rows[0].unseen, rows[1].unseen], [None, free[1].tokens.last().copied()]);
 }
 
@@ -141,6 +141,110 @@ fn whoever_hears_a_row_can_end_it_and_no_other() {
     assert_eq!(rows[0].tokens, free[0].tokens[..9]);
     assert_eq!(rows[1].tokens, free[1].tokens[..4]);
     assert_eq!([rows[0].unseen, rows[1].unseen], [free[0].tokens.get(8).copied(), None]);
+}
+
+/// Prompts of which some are long enough to be quantized, and how many tokens each row is to have.
+const ROWS: [(usize, usize); 5] = [(170, 6), (131, 25), (150, 1), (97, 25), (140, 12)];
+
+/// Generates until each row has its tokens. Returns the tokens heard, too.
+fn batch_of_rows(
+    model: &Model,
+    cache: &mut KvCache,
+    options: &GenerateOptions,
+) -> (Vec<Generation>, Vec<Vec<u32>>) {
+    let prompts: Vec<_> =
+        (40..).zip(ROWS).map(|(seed, (length, _))| prompt(seed, length)).collect();
+    let mut heard = vec![Vec::new(); ROWS.len()];
+    let (rows, timing) = generate_batch_until(model, &prompts, cache, options, |row, token| {
+        heard[row].push(token);
+        let ends = heard[row].len() == ROWS[row].1;
+        if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+    .unwrap();
+    assert_eq!((timing.decoded_tokens, timing.steps), (5 + 24 + 24 + 11, 24));
+    (rows, heard)
+}
+
+fn alone(model: &Model, cache: &mut KvCache, row: usize, options: &GenerateOptions) -> Vec<u32> {
+    let (length, new) = ROWS[row];
+    let options = GenerateOptions { max_new_tokens: new, ..options.clone() };
+    generate(model, &prompt(40 + row as u64, length), cache, &options, |_| {}).unwrap().0.tokens
+}
+
+#[test]
+fn rows_that_have_ended_leave_the_cache() {
+    let model = Tiny::with(json!({ "max_position_embeddings": 512 })).load();
+    let budget = Budget::Tokens(48);
+    let policies = [
+        Policy::full(),
+        Policy::snapkv(budget),
+        Policy::adakv(budget),
+        Policy::h2o(budget),
+        Policy::ems(budget),
+        Policy::d2o(budget),
+        Policy::streaming_llm(budget),
+        Policy::kvzip(budget),
+        Policy::kivi(2),
+        Policy::fp8(),
+    ];
+    for policy in policies {
+        let name = policy.name().to_owned();
+        let options = options(40);
+        let empty = || model.cache(policy.clone()).unwrap();
+        let (mut left, mut kept) = (empty(), empty());
+        let (rows, heard) = batch_of_rows(&model, &mut left, &options);
+        let keeps = GenerateOptions { keep_rows: true, ..options.clone() };
+        assert_eq!(
+            batch_of_rows(&model, &mut kept, &keeps),
+            (rows.clone(), heard.clone()),
+            "{name}"
+        );
+        for (row, found) in rows.iter().enumerate() {
+            let expected = alone(&model, &mut empty(), row, &options);
+            assert_eq!((&found.tokens, found.stopped), (&expected, true), "{name}, row {row}");
+            assert_eq!(heard[row], expected, "{name}, row {row}");
+            let is_last = ROWS[row].1 == 25;
+            assert_eq!(found.unseen, expected.last().copied().filter(|_| is_last), "{name}");
+        }
+        let seen = |row: usize| ROWS[row].0 + 24;
+        assert_eq!(left.tokens_seen(), [seen(1), seen(3)], "{name}");
+        assert_eq!(kept.tokens_seen(), [0, 1, 2, 3, 4].map(seen), "{name}");
+        assert!(left.bytes_held() < kept.bytes_held() * 3 / 4, "{name}");
+    }
+}
+
+#[test]
+fn a_row_alone_never_leaves() {
+    let model = Tiny::new().load();
+    for keep_rows in [false, true] {
+        let ids = prompt(6, 8);
+        let free = batch(&model, std::slice::from_ref(&ids), &options(20)).swap_remove(0).tokens;
+        let at = free.iter().position(|token| *token == free[5]).unwrap();
+        let options = GenerateOptions { stop: vec![free[5]], keep_rows, ..options(20) };
+        let mut cache = cache(&model);
+        let (rows, _) = generate_batch(&model, &[ids], &mut cache, &options, |_, _| {}).unwrap();
+        assert_eq!(rows[0].tokens, free[..at]);
+        assert_eq!(cache.tokens_seen(), [8 + at]);
+    }
+}
+
+/// Rows draw by streams of their own: the first as alone, the others as in a batch that keeps all.
+#[test]
+fn what_a_row_draws_does_not_depend_on_the_rows_that_are_left() {
+    let model = Tiny::with(json!({ "max_position_embeddings": 512 })).load();
+    let drawing = GenerateOptions {
+        temperature: 1.5,
+        top_k: Some(30),
+        repetition_penalty: 1.2,
+        seed: 3,
+        ..options(40)
+    };
+    let (rows, _) = batch_of_rows(&model, &mut cache(&model), &drawing);
+    assert_eq!(rows[0].tokens, alone(&model, &mut cache(&model), 0, &drawing));
+    let keeps = GenerateOptions { keep_rows: true, ..drawing.clone() };
+    assert_eq!(rows, batch_of_rows(&model, &mut cache(&model), &keeps).0);
+    let greedy = batch_of_rows(&model, &mut cache(&model), &options(40)).0;
+    assert!(rows.iter().zip(&greedy).any(|(drawn, greedy)| drawn.tokens != greedy.tokens));
 }
 
 #[test]

@@ -4,11 +4,11 @@ use std::ops::Deref;
 #[cfg(feature = "flex")]
 use std::ops::Range;
 
-use burn::tensor::{DType, Device, Int, Tensor};
+use burn::tensor::{DType, Device, Element, Int, Tensor};
 #[cfg(feature = "flex")]
 use burn::{
     backend::{Flex, tensor::FloatTensor},
-    tensor::f16,
+    tensor::{bf16, f16},
 };
 
 use crate::error::{OpError, Result};
@@ -62,18 +62,28 @@ impl Deref for View<u8> {
     }
 }
 
+/// A view of numbers of 16 bits.
 #[cfg(feature = "flex")]
-impl Deref for View<f16> {
-    type Target = [f16];
+macro_rules! halves {
+    ($number:ty) => {
+        impl Deref for View<$number> {
+            type Target = [$number];
 
-    #[inline]
-    fn deref(&self) -> &[f16] {
-        match self {
-            Self::Shared(tensor, range) => &tensor.storage()[range.clone()],
-            Self::Copied(numbers) => numbers,
+            #[inline]
+            fn deref(&self) -> &[$number] {
+                match self {
+                    Self::Shared(tensor, range) => &tensor.storage()[range.clone()],
+                    Self::Copied(numbers) => numbers,
+                }
+            }
         }
-    }
+    };
 }
+
+#[cfg(feature = "flex")]
+halves!(f16);
+#[cfg(feature = "flex")]
+halves!(bf16);
 
 /// The host's tensor of numbers that lie without gaps, and their range in it.
 #[cfg(feature = "flex")]
@@ -117,21 +127,12 @@ impl HostInput {
         x.clone().try_into_vec_as().map_err(|error| OpError::failed(self.0, error))
     }
 
-    /// The numbers of a tensor, in f32, which are not changed.
-    pub(crate) fn view<const D: usize>(self, x: &Tensor<D>) -> Result<View<f32>> {
-        match shared(x, DType::F32) {
-            Some(view) => Ok(view),
-            None => self.floats(x).map(View::Copied),
-        }
-    }
-
-    /// The numbers of a tensor of the host, in f16.
-    #[cfg(feature = "flex")]
-    pub(crate) fn halves<const D: usize>(self, x: &Tensor<D>) -> Result<View<f16>> {
-        if let Some(view) = shared(x, DType::F16) {
+    /// The numbers of a tensor, of the type of the view, which are not changed.
+    pub(crate) fn view<T: Element, const D: usize>(self, x: &Tensor<D>) -> Result<View<T>> {
+        if let Some(view) = shared(x, T::dtype()) {
             return Ok(view);
         }
-        let numbers = x.clone().cast(DType::F16).try_into_vec_as();
+        let numbers = x.clone().cast(T::dtype()).try_into_vec_as();
         numbers.map(View::Copied).map_err(|error| OpError::failed(self.0, error))
     }
 

@@ -4,6 +4,11 @@ use burn::tensor::{Tensor, kind::Basic};
 
 use crate::ops::Entries;
 
+/// The most entries of a head.
+pub(crate) fn longest(counts: &[usize]) -> usize {
+    counts.iter().copied().max().unwrap_or(0)
+}
+
 /// Returns `x` with `columns` columns of zeros before it.
 pub(crate) fn behind_zeros<const D: usize>(x: Tensor<D>, columns: usize) -> Tensor<D> {
     let mut dims = x.dims();

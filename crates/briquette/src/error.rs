@@ -212,9 +212,15 @@ pub enum Error {
     SecondPassMissing { policy: String },
     /// A policy reads output projections, and those of the model are missing or have other shapes.
     #[error(
-        "policy `{policy}` reads the output projections of {layers} layers, [{inputs}, hidden] each, and was given {found:?} (give them with `CacheConfig::with_output_weights`)"
+        "policy `{policy}` reads the output projections of {layers} layers, [{inputs}, hidden] in layer {layer}, and was given {found:?} (give them with `CacheConfig::with_output_weights`)"
     )]
-    OutputWeights { policy: String, layers: usize, inputs: usize, found: Vec<[usize; 2]> },
+    OutputWeights {
+        policy: String,
+        layers: usize,
+        layer: usize,
+        inputs: usize,
+        found: Vec<[usize; 2]>,
+    },
     /// A budget text cannot be understood.
     #[error(
         "cannot read the budget `{text}`: {reason}; write 256 (tokens), 25% or 0.25 (of the tokens seen), or 512KiB (bytes)"

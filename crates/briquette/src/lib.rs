@@ -93,5 +93,5 @@ pub use policy::{
 pub use prefix::file::Prefix;
 pub use profile::{HeadScoreKind, HeadScores, Profile};
 pub use query_statistics::QueryStatistics;
-pub use shape::CacheShape;
+pub use shape::{CacheShape, LayerShape};
 pub use view::LayerView;

@@ -5,6 +5,7 @@ mod column_sums;
 mod decode;
 mod prefill;
 mod rotary;
+mod scoring;
 mod sparse;
 mod visible;
 mod window;

@@ -31,7 +31,7 @@ pub fn sparse_attention(input: &SparseAttentionInput) -> Result<AttentionOutput>
     let device = attention.queries.device();
     let check = Check::new("sparse attention", &device)?;
     check_heads(&check, &attention.queries, &attention.keys, &attention.visibility)?;
-    check.shape("values", attention.values.dims(), attention.keys.dims())?;
+    check.values("values", attention.values.dims(), attention.keys.dims())?;
     check.same_type("values", attention.values.dtype(), attention.keys.dtype())?;
     let sums = usize::from(attention.column_sums || attention.column_squares);
     check.value("the number of column sums", sums, sums == 0, "0")?;
@@ -63,7 +63,7 @@ pub fn sparse_attention(input: &SparseAttentionInput) -> Result<AttentionOutput>
         attention.values.clone().into_dispatch(),
         visible,
         Tiles::Listed { lists: lists.into_dispatch(), bits: bits.into_dispatch(), map },
-        attention.scoring.scale as f32,
+        attention.scoring.clone().into(),
     );
     let output = Tensor::from_dispatch(output);
     Ok(AttentionOutput { output, column_sums: None, column_squares: None })

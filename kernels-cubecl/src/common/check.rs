@@ -32,12 +32,35 @@ impl Check {
         if supported { Ok(()) } else { Err(OpError::Device { operation: self.operation }) }
     }
 
+    /// Refuses weights that depend on positions, where the kernel knows none.
+    pub(crate) fn no_positions(&self, scoring: &Scoring) -> Result<()> {
+        let what = match scoring {
+            Scoring { slopes: Some(_), .. } => "slopes",
+            Scoring { window: Some(_), .. } => "window",
+            _ => return Ok(()),
+        };
+        Err(OpError::NoKernel { operation: self.operation, what })
+    }
+
     /// Refuses weights that are more than the softmax of scaled products.
     pub(crate) fn plain(&self, scoring: &Scoring) -> Result<()> {
         match scoring.beyond_plain() {
             Some(what) => Err(OpError::NoKernel { operation: self.operation, what }),
             None => Ok(()),
         }
+    }
+
+    /// Refuses sinks or slopes that are not one for each query head. Returns the number of tensors
+    /// that a kernel reads them from.
+    pub(crate) fn scoring(&self, scoring: &Scoring, query_heads: usize) -> Result<usize> {
+        let Scoring { sinks, slopes, .. } = scoring;
+        for (name, of_heads) in [("sinks", sinks), ("slopes", slopes)] {
+            if let Some(of_heads) = of_heads {
+                self.shape(name, of_heads.dims(), [query_heads])?;
+            }
+        }
+        // Both are in one.
+        Ok(usize::from(sinks.is_some() || slopes.is_some()))
     }
 
     /// Refuses a tensor of another shape.
@@ -48,6 +71,23 @@ impl Check {
         expected: [usize; D],
     ) -> Result<()> {
         OpError::check_shape(self.operation, tensor, found, expected)
+    }
+
+    /// Refuses values of another shape than expected, which has channels last. No kernel takes
+    /// values that are as many as keys, and of another width.
+    pub(crate) fn values<const D: usize>(
+        &self,
+        tensor: &'static str,
+        found: [usize; D],
+        expected: [usize; D],
+    ) -> Result<()> {
+        let is_narrow = found.split_last().zip(expected.split_last());
+        match is_narrow {
+            Some(((width, rows), (channels, of_keys))) if rows == of_keys && width != channels => {
+                Err(OpError::NoKernel { operation: self.operation, what: "value_dim" })
+            }
+            _ => self.shape(tensor, found, expected),
+        }
     }
 
     /// Refuses a tensor of another type than the one it goes with.

@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 
 use briquette::{Budget, Policy};
 use briquette_models::{
-    Error, GenerateOptions, Generation, Interrupt, Model, Timing, generate_batch, generate_until,
+    Error, GenerateOptions, Generation, Interrupt, Model, Timing, generate_batch,
+    generate_batch_until, generate_until,
 };
 use briquette_tests::backends::backends;
 use burn::tensor::DType;
@@ -46,6 +47,38 @@ fn generations_are_replayed() {
             assert_eq!(timing.steps, NEW - 1, "{what}");
             let replays = alike && backend.name != "flex";
             assert_eq!(timing.replayed >= NEW / 2, replays, "{what}: {timing:?}");
+        }
+    }
+}
+
+/// Rows that have ended leave, and steps are recorded anew behind half of them.
+#[test]
+fn rows_leave_replayed_generations() {
+    const ENDS: [usize; 3] = [8, 14, NEW];
+    for backend in backends() {
+        let model = Model::load(MODEL, &backend.device, DType::F32).unwrap();
+        for policy in [Policy::h2o(Budget::Tokens(32)), Policy::full()] {
+            let play = |record| {
+                let options =
+                    GenerateOptions { max_new_tokens: NEW, record, ..GenerateOptions::default() };
+                let mut cache = model.cache(policy.clone()).unwrap();
+                let mut heard = [0; 3];
+                let prompts = [prompt(70), prompt(90), prompt(50)];
+                let (rows, timing) =
+                    generate_batch_until(&model, &prompts, &mut cache, &options, |row, _| {
+                        heard[row] += 1;
+                        let ends = heard[row] == ENDS[row];
+                        if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    })
+                    .unwrap();
+                assert_eq!((heard, cache.tokens_seen()), (ENDS, vec![50 + NEW - 1]));
+                (rows, timing)
+            };
+            let what = format!("{}, {}", policy.name(), backend.name);
+            let (launched, replayed) = (play(false), play(true));
+            assert_eq!(launched.0, replayed.0, "{what}");
+            let is_replayed = backend.name != "flex";
+            assert_eq!(replayed.1.replayed > 0, is_replayed, "{what}: {:?}", replayed.1);
         }
     }
 }

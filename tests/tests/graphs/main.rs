@@ -2,7 +2,9 @@
 
 mod dropped;
 mod generations;
+mod lives;
 mod rows;
+mod scoring;
 mod second_prompts;
 mod threads;
 
@@ -25,6 +27,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 16 };
 const BUDGET: usize = 40;
 const ROWS: usize = 2;
+const PADDING: [usize; ROWS] = [0, 13];
 const WORDS: usize = 64;
 /// More than the tokens that EMS remembers.
 const COLUMNS: usize = 340;
@@ -36,6 +39,7 @@ struct Model {
     values: Vec<Tensor<2>>,
     head: Tensor<2>,
     rope: RotaryEmbedding,
+    config: CacheConfig,
 }
 
 impl Model {
@@ -51,11 +55,22 @@ impl Model {
             (tables(SHAPE.query_heads), tables(SHAPE.kv_heads), tables(SHAPE.kv_heads));
         let head = table(SHAPE.query_heads).transpose();
         let rope = RotaryEmbedding::new(SHAPE.head_dim, positions, 10_000.0, device).unwrap();
-        Self { queries, keys, values, head, rope }
+        let config = CacheConfig::default().with_input_check(briquette::InputCheck::Prompt);
+        Self { queries, keys, values, head, rope, config }
     }
 
     /// `[rows, tokens]` -> `[rows, WORDS]`
     fn forward(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> briquette::Result<Tensor<2>> {
+        self.forward_through(tokens, |layer, [q, k, v]| cache.attend(layer, q, k, v, &self.rope))
+    }
+
+    /// As [`forward`](Self::forward), with attention by whatever takes a layer's queries, keys and
+    /// values.
+    fn forward_through(
+        &self,
+        tokens: Tensor<2, Int>,
+        mut attend: impl FnMut(usize, [Tensor<4>; 3]) -> briquette::Result<Tensor<4>>,
+    ) -> briquette::Result<Tensor<2>> {
         let [rows, columns] = tokens.dims();
         let of = |table: &Tensor<2>, heads: usize| {
             let picked = table.clone().select(0, tokens.clone().reshape([rows * columns]));
@@ -63,13 +78,12 @@ impl Model {
         };
         let mut sum = Tensor::<2>::zeros([rows, WORDS], &tokens.device());
         for layer in 0..SHAPE.layers {
-            let output = cache.attend(
-                layer,
+            let qkv = [
                 of(&self.queries[layer], SHAPE.query_heads),
                 of(&self.keys[layer], SHAPE.kv_heads),
                 of(&self.values[layer], SHAPE.kv_heads),
-                &self.rope,
-            )?;
+            ];
+            let output = attend(layer, qkv)?;
             let last = output
                 .narrow(2, columns - 1, 1)
                 .reshape([rows, SHAPE.query_heads * SHAPE.head_dim]);
@@ -80,18 +94,29 @@ impl Model {
         Ok(sum)
     }
 
+    fn cache(&self, policy: &Policy) -> KvCache {
+        let (policy, config) = (policy.clone(), self.config.clone());
+        KvCache::with_config(SHAPE, policy, config, &self.head.device()).unwrap()
+    }
+
     /// A cache that has seen a prompt, and the first token.
     fn begin(&self, policy: &Policy) -> (KvCache, Tensor<2, Int>) {
-        let device = &self.head.device();
-        let config = CacheConfig::default().with_input_check(briquette::InputCheck::Prompt);
-        let mut cache = KvCache::with_config(SHAPE, policy.clone(), config, device).unwrap();
-        let words: Vec<i64> =
-            (0..ROWS * COLUMNS).map(|number| (number * 37 % WORDS) as i64).collect();
-        let words = Tensor::from_data(TensorData::new(words, [ROWS, COLUMNS]), device);
-        cache.begin_prompt(Prompt::new(COLUMNS).left_padding(vec![0, 13])).unwrap();
-        let logits = self.forward(words, &mut cache).unwrap();
+        let mut cache = self.cache(policy);
+        cache.begin_prompt(prompt()).unwrap();
+        let logits = self.forward(self.words(COLUMNS, 37), &mut cache).unwrap();
         (cache, logits.argmax(1))
     }
+
+    /// Words of a prompt, `[ROWS, columns]`.
+    fn words(&self, columns: usize, step: usize) -> Tensor<2, Int> {
+        let words: Vec<i64> =
+            (0..ROWS * columns).map(|number| (number * step % WORDS) as i64).collect();
+        Tensor::from_data(TensorData::new(words, [ROWS, columns]), &self.head.device())
+    }
+}
+
+fn prompt() -> Prompt {
+    Prompt::new(COLUMNS).left_padding(PADDING.to_vec())
 }
 
 /// Results of a step.
@@ -214,7 +239,13 @@ fn play_of(model: &Model, policy: &Policy, steps: usize, what: &str) -> Played {
     let run =
         |tokens, cache: &mut KvCache| -> Result<_, Error> { Ok(model.forward(tokens, cache)?) };
     let below = matches!(policy.budget(), Some(Budget::Tokens(tokens)) if tokens > COLUMNS);
-    let grows = below || policy.schedule().decode_every != Some(1);
+    let grows = below
+        || policy.schedule().decode_every != Some(1)
+        || model
+            .config
+            .windows
+            .as_ref()
+            .is_some_and(|all| all.iter().flatten().any(|&it| it > COLUMNS));
     let found = replay(&mut cache, first, run, &launched, grows, what);
     // The host counts again, from where the device has come to.
     let last = TensorData::new(launched[steps - 1].tokens.clone(), [ROWS, 1]);

@@ -3,19 +3,17 @@
 use briquette::{Budget, KvCache, Policy, PrefillCompression, Prompt};
 use briquette_graph::Error;
 use briquette_tests::backends::backends;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor};
 
-use super::{Model, ROWS, WORDS, launch, replay};
+use super::{Model, launch, replay};
 
 const SECOND: usize = 12;
 
 /// A cache behind two prompts, the rows of both of different lengths.
 fn begin(model: &Model, policy: &Policy) -> (KvCache, Tensor<2, Int>) {
     let (mut cache, _) = model.begin(policy);
-    let words: Vec<i64> = (0..ROWS * SECOND).map(|number| (number * 23 % WORDS) as i64).collect();
-    let words = Tensor::from_data(TensorData::new(words, [ROWS, SECOND]), cache.device());
     cache.begin_prompt(Prompt::new(SECOND).left_padding(vec![5, 0])).unwrap();
-    let logits = model.forward(words, &mut cache).unwrap();
+    let logits = model.forward(model.words(SECOND, 23), &mut cache).unwrap();
     (cache, logits.argmax(1))
 }
 

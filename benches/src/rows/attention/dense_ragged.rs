@@ -8,7 +8,7 @@ use briquette_ops::{
 };
 use burn::tensor::{Int, Tensor, TensorData, module, ops::AttentionModuleOptions};
 
-use super::{HEAD_DIM, causal};
+use super::{HEAD_DIM, causal, plain};
 use crate::{
     bench::{Bench, Case, Variant, difference},
     measure::keep,
@@ -17,8 +17,13 @@ use crate::{
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let (heads, few) = (bench.size(32, 4), bench.size(8, 2));
     let tokens = bench.size(4096, 64);
-    prefill(bench, "prefill", heads, heads, tokens);
-    prefill(bench, "prefill-grouped", heads, few, tokens);
+    let plain = || Scoring::plain((HEAD_DIM as f64).powf(-0.5));
+    prefill(bench, "prefill", [heads, heads, tokens], plain());
+    prefill(bench, "prefill-grouped", [heads, few, tokens], plain());
+    let window = Scoring { window: Some(tokens / 8), ..plain() };
+    prefill(bench, "prefill-window", [heads, few, tokens], window);
+    let softcap = Scoring { softcap: Some(50.0), ..plain() };
+    prefill(bench, "prefill-softcap", [heads, few, tokens], softcap);
     sparse_prefill(bench, heads, few, tokens)?;
     let middle = bench.size(4096, 96);
     let long = bench.size(32_768, 160);
@@ -27,6 +32,14 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     decode(bench, Decode::new("decode/4096", 1, middle));
     decode(bench, Decode { one_set: true, ..Decode::new("decode/4096-in-cache", 1, middle) });
     decode(bench, Decode { weights: true, ..Decode::new("decode/4096-with-weights", 1, middle) });
+    let sinks = Tensor::ones([heads], &bench.device);
+    for (row, scoring) in [
+        ("decode/4096-softcap", Scoring { softcap: Some(50.0), ..plain() }),
+        ("decode/4096-window", Scoring { window: Some(middle / 4), ..plain() }),
+        ("decode/4096-sinks", Scoring { sinks: Some(sinks), ..plain() }),
+    ] {
+        decode(bench, Decode { scoring, ..Decode::new(row, 1, middle) });
+    }
     decode(bench, Decode::new("decode/32768", 1, long));
     decode(bench, Decode { weights: true, ..Decode::new("decode/32768-with-weights", 1, long) });
     decode(bench, Decode::new("decode/1024-batch-32", many, short));
@@ -34,24 +47,32 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-fn prefill(bench: &mut Bench, row: &'static str, heads: usize, kv_heads: usize, tokens: usize) {
+fn prefill(
+    bench: &mut Bench,
+    row: &'static str,
+    [heads, kv_heads, tokens]: [usize; 3],
+    scoring: Scoring,
+) {
     if !bench.wants(row) {
         return;
     }
     let q = bench.noise([1, heads, tokens, HEAD_DIM], bench.dtype);
     let [k, v] = [(); 2].map(|()| bench.noise([1, kv_heads, tokens, HEAD_DIM], bench.dtype));
+    let seen = scoring.window.unwrap_or(tokens);
+    let kind = scoring.beyond_plain().map(|kind| format!(", {kind}")).unwrap_or_default();
     let case = Case {
         row,
-        shape: format!("1×{heads}/{kv_heads}×{tokens}×{HEAD_DIM}, causal"),
+        shape: format!("1×{heads}/{kv_heads}×{tokens}×{HEAD_DIM}, causal{kind}"),
         bytes: (2 * (heads + kv_heads) * tokens * HEAD_DIM) as f64 * bench.number(),
-        operations: 4.0 * heads as f64 * (tokens * tokens) as f64 / 2.0 * HEAD_DIM as f64,
+        operations: 4.0 * heads as f64 * (seen * (2 * tokens - seen)) as f64 / 2.0
+            * HEAD_DIM as f64,
     };
     let attend = |ops: &dyn Ops| {
         let input = causal([&q, &k, &v].map(Tensor::clone));
-        anyhow::Ok(ops.attention(input)?.output)
+        anyhow::Ok(ops.attention(AttentionInput { scoring: scoring.clone(), ..input })?.output)
     };
     bench.run_both(&case, 1, |ops, _| attend(ops), difference);
-    if bench.variants.contains(&Variant::Burn) {
+    if bench.variants.contains(&Variant::Burn) && scoring.is_plain() {
         // Burn's attention knows no grouped queries: keys are expanded for it, outside of what is
         // timed.
         let [k, v] = [&k, &v].map(|x| expand(x, heads));
@@ -98,16 +119,17 @@ struct Decode {
     /// Whether every call has the same inputs, which then come from the cache of the device.
     /// Otherwise the sets together are far larger, as the layers of a model are.
     one_set: bool,
+    scoring: Scoring,
 }
 
 impl Decode {
     fn new(row: &'static str, batch: usize, entries: usize) -> Self {
-        Self { row, batch, entries, weights: false, one_set: false }
+        Self { row, batch, entries, weights: false, one_set: false, scoring: plain() }
     }
 }
 
 fn decode(bench: &mut Bench, decode: Decode) {
-    let Decode { row, batch, entries, weights, one_set } = decode;
+    let Decode { row, batch, entries, weights, one_set, scoring } = decode;
     if !bench.wants(row) {
         return;
     }
@@ -119,11 +141,12 @@ fn decode(bench: &mut Bench, decode: Decode) {
     let shape = [batch, kv_heads, entries, HEAD_DIM];
     let inputs: Vec<[Tensor<4>; 2]> =
         (0..sets).map(|_| [(); 2].map(|()| bench.noise(shape, bench.dtype))).collect();
-    let with_weights = if weights { ", weights out" } else { "" };
+    let more = [weights.then_some("weights out"), scoring.beyond_plain()];
+    let more: String = more.into_iter().flatten().map(|more| format!(", {more}")).collect();
     let case = Case {
         row,
         shape: format!(
-            "batch {batch}, {heads}/{kv_heads} heads × {HEAD_DIM}, {entries} entries{with_weights}"
+            "batch {batch}, {heads}/{kv_heads} heads × {HEAD_DIM}, {entries} entries{more}"
         ),
         bytes: cache + (2 * batch * heads * HEAD_DIM) as f64 * bench.number() + of_weights,
         operations: 4.0 * (batch * heads * entries * HEAD_DIM) as f64,
@@ -131,7 +154,8 @@ fn decode(bench: &mut Bench, decode: Decode) {
     let attend = |ops: &dyn Ops, set: usize| {
         let [keys, values] = inputs[set].clone();
         let input = causal([q.clone(), keys, values]);
-        anyhow::Ok(ops.attention(AttentionInput { column_sums: weights, ..input })?)
+        let scoring = scoring.clone();
+        anyhow::Ok(ops.attention(AttentionInput { column_sums: weights, scoring, ..input })?)
     };
     bench.run_both(&case, sets, attend, |found, expected| {
         let output = difference(found.output, expected.output)?;
@@ -143,7 +167,7 @@ fn decode(bench: &mut Bench, decode: Decode) {
             _ => Ok(output),
         }
     });
-    if bench.variants.contains(&Variant::Burn) && !weights {
+    if bench.variants.contains(&Variant::Burn) && !weights && scoring.is_plain() {
         let sets = sets.div_ceil(heads / kv_heads);
         let expanded: Vec<[Tensor<4>; 2]> =
             inputs[..sets].iter().map(|set| set.each_ref().map(|x| expand(x, heads))).collect();
@@ -191,7 +215,7 @@ fn ragged(bench: &mut Bench) {
             tail: tail.clone(),
             tail_counts: None,
         }),
-        scoring: Scoring::plain((HEAD_DIM as f64).powf(-0.5)),
+        scoring: plain(),
         weights: false,
     };
     let case = Case {

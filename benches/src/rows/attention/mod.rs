@@ -11,6 +11,10 @@ use burn::tensor::Tensor;
 
 const HEAD_DIM: usize = 128;
 
+fn plain() -> Scoring {
+    Scoring::plain((HEAD_DIM as f64).powf(-0.5))
+}
+
 /// Attention over a prompt or a cache, without sums.
 fn causal([queries, keys, values]: [Tensor<4>; 3]) -> AttentionInput {
     AttentionInput {
@@ -18,7 +22,7 @@ fn causal([queries, keys, values]: [Tensor<4>; 3]) -> AttentionInput {
         keys,
         values,
         visibility: Visibility::Causal,
-        scoring: Scoring::plain((HEAD_DIM as f64).powf(-0.5)),
+        scoring: plain(),
         column_sums: false,
         column_squares: false,
     }

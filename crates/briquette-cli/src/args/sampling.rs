@@ -56,6 +56,7 @@ impl SamplingArgs {
             instruction,
             record: !self.no_graph,
             lookup: self.lookup,
+            keep_rows: true,
         }
     }
 }

@@ -160,6 +160,8 @@ impl Session<'_> {
             chunk: self.chunk,
             stop: self.model.config().eos_token_ids.clone(),
             instruction: instruction.clone(),
+            // Later questions follow in the cache, whose bytes are those of all rows.
+            keep_rows: true,
             ..GenerateOptions::default()
         };
         let listener = |turn| Listener::new(turn, self.tokenizer.stream());

@@ -10,7 +10,7 @@ use crate::{Error, GenerateOptions, Result, generate::sample::Sampler};
 /// read, others on the host.
 #[derive(Clone, Debug)]
 pub(crate) struct Chooser {
-    /// One per row.
+    /// One per prompt, whose rows may leave the batch.
     samplers: Vec<Sampler>,
     vocab_size: usize,
     is_greedy: bool,
@@ -46,7 +46,8 @@ impl Chooser {
         })
     }
 
-    /// The next token of each row, for logits `[rows, vocab_size]`; of a row that `rests` any.
+    /// The next token of each of these `rows` of the prompts, for logits `[rows, vocab_size]`; of a
+    /// row that `rests` any.
     ///
     /// # Errors
     /// [`Error::NotFinite`] for a row whose logits have NaN or +∞, or none that is finite; an error
@@ -54,22 +55,22 @@ impl Chooser {
     pub(crate) fn choose(
         &mut self,
         logits: Tensor<2>,
+        rows: &[usize],
         rests: impl Fn(usize) -> bool,
     ) -> Result<Vec<u32>> {
         if self.is_greedy {
-            let chosen = best_of_finite(logits.clone())?.into_iter().enumerate();
-            let token = |(row, token): (usize, Option<u32>)| token.or(rests(row).then_some(0));
+            let chosen = best_of_finite(logits.clone())?.into_iter().zip(rows);
+            let token = |(token, &row): (Option<u32>, _)| token.or(rests(row).then_some(0));
             if let Some(tokens) = chosen.map(token).collect() {
                 return Ok(tokens);
             }
         }
         let host = logits.try_into_vec_as::<f32>()?;
-        let rows = self.samplers.iter_mut().zip(host.chunks_exact(self.vocab_size));
-        let token = |(row, (sampler, logits)): (usize, (&mut Sampler, &[f32]))| match rests(row) {
+        let token = |(&row, logits): (&usize, &[f32])| match rests(row) {
             true => Ok(0),
-            false => sampler.choose(logits).ok_or(Error::NotFinite { row }),
+            false => self.samplers[row].choose(logits).ok_or(Error::NotFinite { row }),
         };
-        rows.enumerate().map(token).collect()
+        rows.iter().zip(host.chunks_exact(self.vocab_size)).map(token).collect()
     }
 
     /// The tokens of the first row behind its last one and each of a `draft`, up to the first that

@@ -1,94 +1,12 @@
-use std::{
-    ops::ControlFlow,
-    time::{Duration, Instant},
-};
+use std::{ops::ControlFlow, time::Instant};
 
 use briquette::KvCache;
 use burn::tensor::Tensor;
 
 use crate::{
-    GenerateOptions, Model, Result,
-    generate::{
-        choose::Chooser,
-        lookup,
-        prefill::{columns, prefill},
-        reconstruct::reconstruct,
-        steps::Steps,
-    },
+    GenerateOptions, Generation, Model, Result, Timing,
+    generate::{choose::Chooser, lookup, prefill::prefill, reconstruct::reconstruct, rows},
 };
-
-/// The continuation of one prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Generation {
-    /// The tokens, without the stop token.
-    pub tokens: Vec<u32>,
-    /// Whether a stop token or the receiver of the tokens ended it, rather than `max_new_tokens`.
-    pub stopped: bool,
-    /// The last token, where the cache has not seen it: a text that continues this one begins with
-    /// it. `None` behind a stop token, and in a batch for a row that ended before others: its
-    /// cache has seen tokens that are not its own.
-    pub unseen: Option<u32>,
-}
-
-impl Generation {
-    /// Takes the token that was chosen next. Breaks at a stop token, and where `on_token` does.
-    fn take(
-        &mut self,
-        token: u32,
-        stop: &[u32],
-        on_token: impl FnOnce(u32) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        self.unseen = None;
-        let mut flow = ControlFlow::Break(());
-        if !stop.contains(&token) {
-            self.tokens.push(token);
-            self.unseen = Some(token);
-            flow = on_token(token);
-        }
-        self.stopped = flow.is_break();
-        flow
-    }
-}
-
-/// Durations of prefill and decoding, with the device synchronised before each reading of the
-/// clock.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Timing {
-    /// Tokens of the prompts, padding not counted.
-    pub prompt_tokens: usize,
-    /// Time from the first chunk of the prompts to the logits of their last tokens.
-    pub prefill: Duration,
-    /// Decoded tokens: every one but the first of each row, which comes out of the prefill.
-    pub decoded_tokens: usize,
-    /// Time from the end of the prefill to the end.
-    pub decode: Duration,
-    /// Decode steps of all rows, each a call of the model.
-    pub steps: usize,
-    /// Of these the steps that were replayed from a recording.
-    pub replayed: usize,
-    /// Tokens that steps were given as [drafts](GenerateOptions::lookup).
-    pub drafted: usize,
-    /// Of these the tokens that were right, each of which spared a step.
-    pub accepted: usize,
-    /// The reason why steps were launched that might have been replayed; `None` if there is none.
-    pub fallback_reason: Option<String>,
-}
-
-impl Timing {
-    /// Tokens of the prompts per second.
-    pub fn prefill_rate(&self) -> f64 {
-        rate(self.prompt_tokens, self.prefill)
-    }
-
-    /// Decoded tokens per second, 0 if there are none.
-    pub fn decode_rate(&self) -> f64 {
-        rate(self.decoded_tokens, self.decode)
-    }
-}
-
-fn rate(tokens: usize, time: Duration) -> f64 {
-    if tokens == 0 { 0.0 } else { tokens as f64 / time.as_secs_f64() }
-}
 
 /// Continues one prompt. `on_token` receives each token as soon as it is chosen, without the stop
 /// token.
@@ -125,13 +43,15 @@ pub fn generate_until(
     Ok((rows.remove(0), timing))
 }
 
-/// Continues several prompts at once. Shorter ones are padded on the left; a row that has met a
-/// stop token rests until all have. `on_token` receives the row and the token.
+/// Continues several prompts at once. Shorter ones are padded on the left. A row that has met a
+/// stop token leaves the cache, but where [all are kept](GenerateOptions::keep_rows): there it
+/// rests until all have. `on_token` receives the row, by the order of the prompts, and the token.
 ///
 /// # Errors
 /// [`Error::InvalidOption`](crate::Error::InvalidOption), and as [`prefill`];
 /// [`briquette::Error::DraftRefused`] with [`lookup`](GenerateOptions::lookup), before the first
-/// token. After an error the cache may hold a part of the prompts: reset it.
+/// token; what [`KvCache::select_rows`] returns. After an error the cache may hold a part of the
+/// prompts: reset it.
 pub fn generate_batch<P: AsRef<[u32]>>(
     model: &Model,
     prompts: &[P],
@@ -146,7 +66,7 @@ pub fn generate_batch<P: AsRef<[u32]>>(
 }
 
 /// As [`generate_batch`], each row until `on_token` breaks. The token it breaks at is the last of
-/// the row, which rests then as behind a stop token.
+/// the row, which ends as at a stop token.
 ///
 /// # Errors
 /// As [`generate_batch`].
@@ -189,10 +109,10 @@ pub fn continue_batch_until<P: AsRef<[u32]>>(
 fn decode<P: AsRef<[u32]>>(
     model: &Model,
     prompts: &[P],
-    (start, mut logits): (Instant, Tensor<2>),
+    (start, logits): (Instant, Tensor<2>),
     cache: &mut KvCache,
     options: &GenerateOptions,
-    mut chooser: Chooser,
+    chooser: Chooser,
     mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
 ) -> Result<(Vec<Generation>, Timing)> {
     let device = cache.device().clone();
@@ -200,47 +120,18 @@ fn decode<P: AsRef<[u32]>>(
     let prefilled = Instant::now();
     let mut rows =
         vec![Generation { tokens: Vec::new(), stopped: false, unseen: None }; prompts.len()];
-    let mut timing = Timing {
+    let found = if let (1.., [prompt], [row]) = (options.lookup, prompts, &mut rows[..]) {
+        let hear = |token| row.take(token, &options.stop, |token| on_token(0, token));
+        lookup::decode(model, (prompt.as_ref(), logits), cache, options, chooser, hear)?
+    } else {
+        rows::decode(model, (&mut rows, logits), cache, options, chooser, on_token)?
+    };
+    device.sync()?;
+    let timing = Timing {
         prompt_tokens: prompts.iter().map(|prompt| prompt.as_ref().len()).sum(),
         prefill: prefilled - start,
-        ..Timing::default()
+        decode: prefilled.elapsed(),
+        ..found
     };
-    if let (1.., [prompt], [row]) = (options.lookup, prompts, &mut rows[..]) {
-        let hear = |token| row.take(token, &options.stop, |token| on_token(0, token));
-        let start = (prompt.as_ref(), logits);
-        let found = lookup::decode(model, start, cache, options, chooser, hear)?;
-        device.sync()?;
-        timing.decode = prefilled.elapsed();
-        (timing.steps, timing.drafted, timing.accepted) =
-            (found.calls, found.drafted, found.accepted);
-        // A call gives one token, and those of its draft that are right.
-        timing.decoded_tokens = found.calls + found.accepted;
-        return Ok((rows, timing));
-    }
-    let mut steps = Steps::new(model, cache, rows.len(), options);
-    for step in 0..options.max_new_tokens {
-        let chosen = chooser.choose(logits, |row| rows[row].stopped)?;
-        // A row at rest is fed a token too, whose output is not looked at.
-        let mut next = vec![0; rows.len()];
-        for (row, token) in chosen.into_iter().enumerate() {
-            rows[row].unseen = None;
-            if rows[row].stopped {
-                continue;
-            }
-            timing.decoded_tokens += usize::from(step > 0);
-            let _ = rows[row].take(token, &options.stop, |token| on_token(row, token));
-            next[row] = rows[row].unseen.unwrap_or(0);
-        }
-        if step + 1 == options.max_new_tokens || rows.iter().all(|row| row.stopped) {
-            break;
-        }
-        let shape = [rows.len(), 1];
-        logits = steps.next(columns(next, shape, model))?;
-        timing.steps += 1;
-    }
-    device.sync()?;
-    timing.decode = prefilled.elapsed();
-    timing.replayed = steps.replayed();
-    timing.fallback_reason = steps.fallback_reason();
     Ok((rows, timing))
 }

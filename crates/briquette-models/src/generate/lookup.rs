@@ -6,24 +6,15 @@ use briquette::KvCache;
 use burn::tensor::Tensor;
 
 use crate::{
-    GenerateOptions, Model, Result,
+    GenerateOptions, Model, Result, Timing,
     generate::{choose::Chooser, prefill::columns},
 };
 
 /// The most last tokens that are looked up: `max_matching_ngram_size` of `transformers`.
 const LONGEST: usize = 2;
 
-/// What a generation with drafts took.
-#[derive(Debug, Default)]
-pub(crate) struct Lookups {
-    /// Calls of the model, with a draft and without.
-    pub(crate) calls: usize,
-    pub(crate) drafted: usize,
-    pub(crate) accepted: usize,
-}
-
-/// Decodes behind a prompt that left `logits`, until `hear` breaks. The cache ends as without
-/// drafts.
+/// Decodes behind a prompt that left `logits`, until `hear` breaks, and counts what that took. The
+/// cache ends as without drafts.
 ///
 /// # Errors
 /// [`DraftRefused`](briquette::Error::DraftRefused) before the first token; otherwise as
@@ -35,13 +26,13 @@ pub(crate) fn decode(
     options: &GenerateOptions,
     mut chooser: Chooser,
     mut hear: impl FnMut(u32) -> ControlFlow<()>,
-) -> Result<Lookups> {
+) -> Result<Timing> {
     // A policy that takes no draft says so now.
     cache.fork().begin_decode(1)?;
     let context = model.context(cache.policy()).unwrap_or(usize::MAX);
     let end = prompt.len().saturating_add(options.max_new_tokens);
     let (mut text, mut draft) = (prompt.to_vec(), Vec::<u32>::new());
-    let mut found = Lookups::default();
+    let mut found = Timing::default();
     while text.len() < end {
         let mut heard = 0;
         let has_ended = chooser.choose_behind(logits, &draft)?.into_iter().any(|token| {
@@ -71,9 +62,11 @@ pub(crate) fn decode(
             })?,
         };
         logits = model.head(hidden)?.squeeze_dim(0);
-        found.calls += 1;
+        found.steps += 1;
         found.drafted += draft.len();
     }
+    // A call gives one token, and those of its draft that are right.
+    found.decoded_tokens = found.steps + found.accepted;
     Ok(found)
 }
 

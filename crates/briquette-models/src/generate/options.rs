@@ -20,7 +20,8 @@ pub struct GenerateOptions {
     /// Divides the logits of tokens of the prompt and of the text so far, and multiplies negative
     /// ones; 1 leaves them. A text that a cache held before is not counted.
     pub repetition_penalty: f64,
-    /// Seeds the drawing: the same seed draws the same tokens.
+    /// Seeds the drawing: the same seed draws the same tokens. Each row of a batch draws numbers of
+    /// its own, whichever others are left.
     pub seed: u64,
     /// Words that ask the model to repeat the prompt where the policy has it do so (KVzip). Without
     /// words the repeating tokens follow the prompt at once.
@@ -40,12 +41,19 @@ pub struct GenerateOptions {
     /// packed. Drafts are for one prompt at temperature 0, and no step is recorded. A
     /// [`TokenStream`](crate::TokenStream) drafts nothing.
     pub lookup: usize,
+    /// Whether rows that have ended stay in the cache until all have, for prompts that follow in
+    /// it. Otherwise they leave, so that no step reads them, and at the end it holds the rows that
+    /// ended last. The tokens are the same, but under a budget in bytes: the rows that are left
+    /// share it. While rows leave, those that stay are held twice. Recorded steps go on with ended
+    /// rows until these are half of the batch.
+    pub keep_rows: bool,
     /// Tokens that end a row, usually `eos_token_ids` of the configuration.
     pub stop: Vec<u32>,
 }
 
 impl Default for GenerateOptions {
-    /// 256 tokens at most, prompt whole, greedy, steps recorded, no drafts, no stop token.
+    /// 256 tokens at most, prompt whole, greedy, steps recorded, no drafts, ended rows leave, no
+    /// stop token.
     fn default() -> Self {
         Self {
             max_new_tokens: 256,
@@ -59,6 +67,7 @@ impl Default for GenerateOptions {
             instruction: Instruction::default(),
             record: true,
             lookup: 0,
+            keep_rows: false,
             stop: Vec::new(),
         }
     }

@@ -8,7 +8,7 @@ use briquette_graph::{StepGraph, may_record};
 
 #[cfg(feature = "graph")]
 use crate::Error;
-use crate::{GenerateOptions, Model, Result};
+use crate::{GenerateOptions, Model, Result, Timing};
 
 /// Fewer new tokens are decoded before a recording pays: the first four steps are launched.
 #[cfg(feature = "graph")]
@@ -27,22 +27,22 @@ pub(crate) enum Steps<'a> {
 type Forward<'a> = Box<dyn FnMut(Tensor<2, Int>, &mut KvCache) -> Result<Tensor<2>> + Send + 'a>;
 
 impl<'a> Steps<'a> {
-    /// Steps of so many rows from the cache on.
+    /// Steps of so many rows from the cache on, `left` at most.
     #[cfg_attr(not(feature = "graph"), expect(unused_variables))]
     pub(crate) fn new(
         model: &'a Model,
         cache: &'a mut KvCache,
         rows: usize,
+        left: usize,
         options: &GenerateOptions,
     ) -> Self {
         #[cfg(feature = "graph")]
-        if options.record && options.max_new_tokens >= WORTH_RECORDING && may_record(cache.device())
-        {
+        if options.record && left >= WORTH_RECORDING && may_record(cache.device()) {
             let forward: Forward<'a> =
                 Box::new(|tokens, cache| model.forward_last_of_known(tokens, cache));
             // Each step is told its tokens.
             let tokens = Tensor::zeros([rows, 1], cache.device());
-            let steps = StepGraph::new(cache, tokens, forward).expecting(options.max_new_tokens);
+            let steps = StepGraph::new(cache, tokens, forward).expecting(left);
             return Self::Recorded { model, steps: Box::new(steps) };
         }
         Self::Launched { model, cache }
@@ -66,21 +66,28 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Why steps are launched that might be replayed; `None` if there is no reason.
-    pub(crate) fn fallback_reason(&self) -> Option<String> {
+    /// Whether so many rows that have `ended` are better given up. What is recorded is recorded
+    /// anew then, which half of the rows are worth.
+    #[cfg_attr(not(feature = "graph"), expect(unused_variables))]
+    pub(crate) fn may_lose(&self, ended: usize, rows: usize) -> bool {
         match self {
-            Self::Launched { .. } => None,
+            Self::Launched { .. } => ended > 0,
             #[cfg(feature = "graph")]
-            Self::Recorded { steps, .. } => steps.fallback_reason().map(str::to_owned),
+            Self::Recorded { .. } => 2 * ended >= rows,
         }
     }
 
-    /// How many steps were replayed.
-    pub(crate) fn replayed(&self) -> usize {
+    /// Counts the steps that were replayed, and says why others were launched that might have been.
+    #[cfg_attr(not(feature = "graph"), expect(unused_variables))]
+    pub(crate) fn count(&self, timing: &mut Timing) {
         match self {
-            Self::Launched { .. } => 0,
+            Self::Launched { .. } => {}
             #[cfg(feature = "graph")]
-            Self::Recorded { steps, .. } => steps.replayed(),
+            Self::Recorded { steps, .. } => {
+                timing.replayed += steps.replayed();
+                let reason = steps.fallback_reason().map(str::to_owned);
+                timing.fallback_reason = reason.or(timing.fallback_reason.take());
+            }
         }
     }
 }

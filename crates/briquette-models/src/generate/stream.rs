@@ -103,7 +103,7 @@ impl<'a> TokenStream<'a> {
         }
         // There are logits after the prompt and after each token.
         let logits = self.logits.take().ok_or(Error::NotFinite { row: 0 })?;
-        let chosen = self.chooser.choose(logits, |_| false)?;
+        let chosen = self.chooser.choose(logits, &[0], |_| false)?;
         let token = chosen.first().copied().ok_or(Error::NotFinite { row: 0 })?;
         self.timing.decoded_tokens += usize::from(decoded);
         self.timing.decode = self.begun.elapsed();

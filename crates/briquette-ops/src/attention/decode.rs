@@ -1,7 +1,10 @@
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    prefill::AttentionOutput, rotary::RotaryTables, scoring::Scoring, visibility::Visibility,
+    prefill::{AttentionInput, AttentionOutput},
+    rotary::RotaryTables,
+    scoring::Scoring,
+    visibility::Visibility,
 };
 
 /// Decode step of a layer: one query per head, or a few, over all keys and values of the layer.
@@ -17,6 +20,20 @@ pub struct DecodeInput {
     pub scoring: Scoring,
     /// Whether to return [`DecodeOutput::weights`].
     pub weights: bool,
+}
+
+impl DecodeInput {
+    /// Returns attention as a decode step, with weights if sums are wanted.
+    pub fn of(input: &AttentionInput) -> Self {
+        let AttentionInput { queries, keys, values, visibility, scoring, .. } = input.clone();
+        let entries = keys.dims()[2];
+        Self {
+            queries,
+            kv: KvLayout::Dense(DenseKv { keys, values, entries, counts: None, visibility }),
+            scoring,
+            weights: input.column_sums || input.column_squares,
+        }
+    }
 }
 
 /// Memory layout of the keys and values of a layer.
@@ -40,7 +57,7 @@ pub enum KvLayout {
 pub struct DenseKv {
     /// Keys, positions encoded, `[batch, kv_heads, capacity, head_dim]`.
     pub keys: Tensor<4>,
-    /// Values, `[batch, kv_heads, capacity, head_dim]`.
+    /// Values, `[batch, kv_heads, capacity, value_dim]`.
     pub values: Tensor<4>,
     /// Number of entries of each head: the first rows of the buffers.
     pub entries: usize,
@@ -57,7 +74,7 @@ pub struct DenseKv {
 pub struct Tail {
     /// Keys, `[batch, kv_heads, capacity, head_dim]`.
     pub keys: Tensor<4>,
-    /// Values, `[batch, kv_heads, capacity, head_dim]`.
+    /// Values, `[batch, kv_heads, capacity, value_dim]`.
     pub values: Tensor<4>,
     /// Number of entries of each head: the first rows of the buffers.
     pub entries: usize,
@@ -69,7 +86,7 @@ pub struct Tail {
 pub struct RaggedKv {
     /// Keys of all heads one after another, positions encoded, `[total, head_dim]`.
     pub keys: Tensor<2>,
-    /// Values, `[total, head_dim]`.
+    /// Values, `[total, value_dim]`.
     pub values: Tensor<2>,
     /// Offset of the first of each batch row and kv head, and behind the last their number,
     /// `[batch · kv_heads + 1]`.
@@ -190,7 +207,7 @@ pub struct PackedVectors {
 /// Output of a decode step.
 #[derive(Clone, Debug)]
 pub struct DecodeOutput {
-    /// Attention output, `[batch, query_heads, new, head_dim]`, of the type of the queries; zero
+    /// Attention output, `[batch, query_heads, new, value_dim]`, of the type of the queries; zero
     /// where a query sees nothing.
     pub output: Tensor<4>,
     /// Attention weight of each column, the tail last, `[batch, query_heads, new, columns]`, f32;

@@ -29,5 +29,5 @@ pub use rotary::{RotaryTables, rotate};
 pub use scoring::Scoring;
 pub use sparse::SparseAttentionInput;
 pub use tiles::{SparseMap, SparseTiles};
-pub use visibility::Visibility;
+pub use visibility::{Visibility, seen_entries};
 pub use window::{MomentsInput, MomentsOutput, WindowInput};

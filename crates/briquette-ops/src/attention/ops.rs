@@ -20,7 +20,10 @@ pub trait AttentionOps: Debug + Send + Sync {
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
     fn attention(&self, input: AttentionInput) -> Result<AttentionOutput> {
-        Ok(prefill::attention(input))
+        Ok(match host::decode(&DecodeInput::of(&input))? {
+            Some(found) => found.with_column_sums(input.column_sums, input.column_squares),
+            None => prefill::attention(input),
+        })
     }
 
     /// Computes attention as [`attention`](Self::attention) does, from the part of the weights that

@@ -13,7 +13,7 @@ pub struct AttentionInput {
     pub queries: Tensor<4>,
     /// Keys, positions encoded, `[batch, kv_heads, entries, head_dim]`.
     pub keys: Tensor<4>,
-    /// Values, `[batch, kv_heads, entries, head_dim]`.
+    /// Values, `[batch, kv_heads, entries, value_dim]`.
     pub values: Tensor<4>,
     /// Visibility of entries to queries.
     pub visibility: Visibility,
@@ -28,7 +28,7 @@ pub struct AttentionInput {
 /// Output of attention, and the weights that each entry received.
 #[derive(Clone, Debug)]
 pub struct AttentionOutput {
-    /// Attention output, `[batch, query_heads, new, head_dim]`, of the type of the queries; zero
+    /// Attention output, `[batch, query_heads, new, value_dim]`, of the type of the queries; zero
     /// where the query is padding.
     pub output: Tensor<4>,
     /// Sum over the queries of the weights of each entry, `[batch, query_heads, entries]`, f32.
@@ -68,8 +68,8 @@ pub(super) fn attention_by(
 ) -> AttentionOutput {
     let old = behind(&input);
     let AttentionInput { queries, keys, values, visibility, scoring, .. } = input;
-    let [batch, heads, new, head_dim] = queries.dims();
-    let [_, kv_heads, entries, _] = keys.dims();
+    let [batch, heads, new, _] = queries.dims();
+    let [_, kv_heads, entries, value_dim] = values.dims();
     let group = heads / kv_heads;
     let dtype = queries.dtype();
     let precision = Precision::of(&[dtype, keys.dtype()], &queries.device());
@@ -108,7 +108,7 @@ pub(super) fn attention_by(
         }
         let weights = weights.reshape([batch, kv_heads, group * rows, columns]);
         let output = product(weights, values.clone().narrow(2, 0, columns), precision);
-        outputs.push(output.reshape([batch, heads, rows, head_dim]));
+        outputs.push(output.reshape([batch, heads, rows, value_dim]));
     }
     let output = if outputs.len() == 1 { outputs.remove(0) } else { Tensor::cat(outputs, 2) };
     AttentionOutput { output: output.cast(dtype), column_sums: sums, column_squares: squares }

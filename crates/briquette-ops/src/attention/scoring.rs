@@ -82,9 +82,4 @@ impl Scoring {
         let distances = distances.cast(FloatDType::F32).unsqueeze_dim::<5>(2).expand(shape);
         Some(distances * slopes.reshape([1, kv_heads, group, 1, 1]).expand(shape))
     }
-
-    /// The window as a number of positions on the device.
-    pub(super) fn positions_seen(&self) -> Option<i64> {
-        self.window.map(|window| window.min(i32::MAX as usize) as i64)
-    }
 }

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Bool, Int, Tensor};
 
 use crate::constant::counting;
 
@@ -51,4 +51,24 @@ impl Visibility {
             }
         }
     }
+}
+
+/// Returns the entries that each query sees, `[batch, kv_heads, queries, entries]`: none that is
+/// padding, is later, or lies before the query's `window`. Positions are `[batch, 1, queries]` and
+/// `[batch, kv_heads, entries]`, −1 at padding.
+pub fn seen_entries(
+    queries: &Tensor<3, Int>,
+    entries: &Tensor<3, Int>,
+    window: Option<usize>,
+) -> Tensor<4, Bool> {
+    let [batch, heads, columns] = entries.dims();
+    let shape = [batch, heads, queries.dims()[2], columns];
+    let queries = queries.clone().unsqueeze_dim::<4>(3);
+    let entries = entries.clone().unsqueeze_dim::<4>(2);
+    let written = entries.clone().greater_equal_scalar(0).expand(shape);
+    let entries = entries.expand(shape);
+    let seen = entries.clone().lower_equal(queries.clone().expand(shape)).bool_and(written);
+    let Some(window) = window else { return seen };
+    let behind = queries.sub_scalar(window.min(i32::MAX as usize) as i64).expand(shape);
+    seen.bool_and(entries.greater(behind))
 }

@@ -1,6 +1,9 @@
 use burn::tensor::{DType, Device, Tensor};
 
-use super::{scoring::Scoring, visibility::Visibility};
+use super::{
+    scoring::Scoring,
+    visibility::{Visibility, seen_entries},
+};
 use crate::{
     constant::counting,
     product::{Precision, product},
@@ -39,18 +42,12 @@ pub(super) fn block_weights(
         let bias = causal_bias(rows, columns, old + range.start, &device);
         return scoring.softmax(scores + bias);
     };
-    let query_positions = of_queries.clone().narrow(2, range.start, rows).unsqueeze_dim::<4>(3);
-    let entry_positions = entries.clone().narrow(2, 0, columns).unsqueeze_dim::<4>(2);
-    let shape = [batch, kv_heads, rows, columns];
-    let seen_by =
-        entry_positions.clone().expand(shape).lower_equal(query_positions.clone().expand(shape));
-    let written = entry_positions.clone().greater_equal_scalar(0).expand(shape);
-    let mut seen = seen_by.bool_and(written);
-    if let Some(window) = scoring.positions_seen() {
-        let behind = query_positions.clone().sub_scalar(window).expand(shape);
-        seen = seen.bool_and(entry_positions.clone().expand(shape).greater(behind));
-    }
+    let query_positions = of_queries.clone().narrow(2, range.start, rows);
+    let entry_positions = entries.clone().narrow(2, 0, columns);
+    let seen = seen_entries(&query_positions, &entry_positions, scoring.window);
     let seen = seen.float().cast(DType::F32);
+    let query_positions = query_positions.unsqueeze_dim::<4>(3);
+    let entry_positions = entry_positions.unsqueeze_dim::<4>(2);
     let of_heads = [batch, kv_heads, group, rows, columns];
     let grouped = |x: Tensor<4>| -> Tensor<4> {
         let x: Tensor<5> = x.reshape([batch, kv_heads, 1, rows, columns]);

@@ -10,7 +10,7 @@ use super::{AttentionStatistics, iota};
 pub struct AppendInput<'a> {
     /// Keys, `[batch, kv_heads, capacity, head_dim]`.
     pub keys: &'a mut Tensor<4>,
-    /// Values, `[batch, kv_heads, capacity, head_dim]`, of the type of the keys.
+    /// Values, `[batch, kv_heads, capacity, value_dim]`, of the type of the keys.
     pub values: &'a mut Tensor<4>,
     /// Position of each entry, `[batch, kv_heads, capacity]`.
     pub positions: &'a mut Tensor<3, Int>,
@@ -18,7 +18,7 @@ pub struct AppendInput<'a> {
     pub statistics: &'a mut AttentionStatistics,
     /// Keys of the new token, `[batch, kv_heads, 1, head_dim]`, of the type of `keys`.
     pub new_keys: Tensor<4>,
-    /// Its values, `[batch, kv_heads, 1, head_dim]`, of the type of `values`.
+    /// Its values, `[batch, kv_heads, 1, value_dim]`, of the type of `values`.
     pub new_values: Tensor<4>,
     /// Its position in each batch row, `[batch, kv_heads, 1]`.
     pub new_positions: Tensor<3, Int>,

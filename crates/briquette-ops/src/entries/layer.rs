@@ -11,7 +11,7 @@ pub struct Entries {
     /// Keys, `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were
     /// quantized, and where tokens that share keys were [expanded](crate::expand_clusters).
     pub keys: Tensor<4>,
-    /// Values, `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were
+    /// Values, `[batch, kv_heads, rows, value_dim]`, in the cache's type; f32 where numbers were
     /// quantized.
     pub values: Tensor<4>,
     /// Position that each token was written at, ascending within a head,

@@ -56,14 +56,14 @@ pub enum SlotRows<'a> {
     Dense {
         /// Keys, `[batch, kv_heads, slots, head_dim]`.
         keys: &'a mut Tensor<4>,
-        /// Values, `[batch, kv_heads, slots, head_dim]`.
+        /// Values, `[batch, kv_heads, slots, value_dim]`.
         values: &'a mut Tensor<4>,
     },
     /// Heads one after another, each with as many slots as it has columns, its last.
     Ragged {
         /// Keys, `[total, head_dim]`.
         keys: &'a mut Tensor<2>,
-        /// Values, `[total, head_dim]`.
+        /// Values, `[total, value_dim]`.
         values: &'a mut Tensor<2>,
         /// Offset of the first entry of each batch row and kv head, and `total` at the end,
         /// `[batch · kv_heads + 1]`.
@@ -72,7 +72,7 @@ pub enum SlotRows<'a> {
         counts: &'a [usize],
         /// Keys of the new token, `[batch, kv_heads, 1, head_dim]`, of the type of `keys`.
         new_keys: Tensor<4>,
-        /// Its values, `[batch, kv_heads, 1, head_dim]`, of the type of `values`.
+        /// Its values, `[batch, kv_heads, 1, value_dim]`, of the type of `values`.
         new_values: Tensor<4>,
         /// Its positions, `[batch, kv_heads, 1]`.
         new_positions: Tensor<3, Int>,

@@ -8,13 +8,13 @@ use crate::{error::Result, unit::unit};
 pub struct MergeInput {
     /// Keys of the rows, `[batch, kv_heads, rows, head_dim]`.
     pub keys: Tensor<4>,
-    /// Their values, `[batch, kv_heads, rows, head_dim]`.
+    /// Their values, `[batch, kv_heads, rows, value_dim]`.
     pub values: Tensor<4>,
     /// Their own weights, `[batch, kv_heads, rows]`, f32, not below zero.
     pub own: Tensor<3>,
     /// Keys of the other rows, `[batch, kv_heads, others, head_dim]`, of the type of `keys`.
     pub other_keys: Tensor<4>,
-    /// Their values, `[batch, kv_heads, others, head_dim]`, of the type of `values`.
+    /// Their values, `[batch, kv_heads, others, value_dim]`, of the type of `values`.
     pub other_values: Tensor<4>,
     /// Weights of the other rows, `[batch, kv_heads, others]`, f32, not below zero; zero drops a
     /// row.

@@ -44,7 +44,7 @@ pub trait SelectOps: Debug + Send + Sync {
     }
 
     /// Pads keys and values of ragged entries to a rectangle and appends those of a tail,
-    /// `[batch, kv_heads, width + tail, head_dim]` each; rows at padding are copies of any of the
+    /// `[batch, kv_heads, width + tail, channels]` each; rows at padding are copies of any of the
     /// rows. See [`PadInput`] for shapes.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ pub trait SelectOps: Debug + Send + Sync {
     }
 
     /// Packs keys and values of heads with different numbers of entries one after another, without
-    /// padding, `[total, head_dim]` each. See [`PackInput`] for shapes.
+    /// padding, `[total, channels]` each. See [`PackInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.

@@ -81,7 +81,7 @@ impl Pool {
     /// Row by row: Burn's pooling waits for threads, longer than a row of scores takes.
     fn on_host(&self, scores: &Tensor<3>) -> Result<Tensor<3>> {
         let columns = scores.dims()[2];
-        let numbers = HostInput("pool").view(scores)?;
+        let numbers = HostInput("pool").view::<f32, _>(scores)?;
         let mut pooled = Vec::with_capacity(numbers.len());
         for row in numbers.chunks_exact(columns.max(1)) {
             for column in 0..columns {

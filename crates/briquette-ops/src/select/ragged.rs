@@ -8,7 +8,7 @@ use crate::{attention::Tail, entries::iota};
 pub struct PadInput {
     /// Keys of all heads one after another, `[total, head_dim]`, where `total` is at least 1.
     pub keys: Tensor<2>,
-    /// Values, `[total, head_dim]`.
+    /// Values, `[total, value_dim]`.
     pub values: Tensor<2>,
     /// Offset of the first entry of each batch row and kv head, and `total` at the end,
     /// `[batch · kv_heads + 1]`; `None` if each head has `width` entries.
@@ -25,7 +25,7 @@ pub struct PadInput {
 pub struct PackInput<'a> {
     /// Keys, `[batch, kv_heads, columns, head_dim]`.
     pub keys: Tensor<4>,
-    /// Values, `[batch, kv_heads, columns, head_dim]`.
+    /// Values, `[batch, kv_heads, columns, value_dim]`.
     pub values: Tensor<4>,
     /// Number of entries of each batch row and kv head, its last columns; rows first.
     pub counts: &'a [usize],
@@ -37,7 +37,7 @@ pub struct PackInput<'a> {
 /// Pads by the index of a ragged row for each column, and copies.
 pub(super) fn pad(input: PadInput) -> [Tensor<4>; 2] {
     let PadInput { keys, values, offsets, width, tail } = input;
-    let [batch, heads, _, channels] = tail.keys.dims();
+    let [batch, heads, ..] = tail.keys.dims();
     let device = keys.device();
     let rows = offsets.map(|offsets| {
         let ends = offsets.narrow(0, 1, batch * heads).reshape([batch, heads, 1]);
@@ -52,6 +52,7 @@ pub(super) fn pad(input: PadInput) -> [Tensor<4>; 2] {
             None => list,
             Some(rows) => list.select(0, rows.clone()),
         };
+        let channels = list.dims()[1];
         let rectangle = list.reshape([batch, heads, width, channels]);
         match entries {
             0 => rectangle,
@@ -63,12 +64,15 @@ pub(super) fn pad(input: PadInput) -> [Tensor<4>; 2] {
 /// Packs by the index of the padded row of each entry.
 pub(super) fn pack(input: PackInput<'_>) -> [Tensor<2>; 2] {
     let PackInput { keys, values, counts, .. } = input;
-    let [batch, heads, columns, channels] = keys.dims();
+    let [batch, heads, columns, _] = keys.dims();
     let mut places = Vec::new();
     for (head, &count) in counts.iter().enumerate() {
         let end = ((head + 1) * columns) as i64;
         places.extend(end - count as i64..end);
     }
     let places = constant_ints("packed", places, [counts.iter().sum()], &keys.device());
-    [keys, values].map(|x| x.reshape([batch * heads * columns, channels]).select(0, places.clone()))
+    [keys, values].map(|x| {
+        let channels = x.dims()[3];
+        x.reshape([batch * heads * columns, channels]).select(0, places.clone())
+    })
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, Tensor};
 
 use crate::{
-    Budget, CacheShape, Error, Policy, PrefillCompression, Result, Schedule, check,
+    Budget, CacheShape, Error, LayerShape, Policy, PrefillCompression, Result, Schedule, check,
     ops::{Ops, Scoring, best},
 };
 
@@ -27,9 +27,15 @@ pub struct CacheConfig {
     /// Number of positions that a query sees in each layer, its own and those before; `None` is
     /// all.
     pub windows: Option<Arc<[Option<usize>]>>,
+    /// Number of channels of a value; `None` is that of a key.
+    pub value_dim: Option<usize>,
+    /// Whether values are the first channels of keys.
+    pub values_in_keys: bool,
+    /// The dimensions of each layer; `None` is those of the cache.
+    pub layer_shapes: Option<Arc<[LayerShape]>>,
     /// When queries, keys and values are checked for NaN and infinity.
     pub input_check: InputCheck,
-    /// The output projection of each layer, `[query_heads · head_dim, hidden]`, for policies that
+    /// The output projection of each layer, `[query_heads · value_dim, hidden]`, for policies that
     /// [read them](Policy::reads_output_weights).
     pub output_weights: Option<Arc<[Tensor<2>]>>,
     /// Identity of the model among others of its shape, such as a hash of its weights. A
@@ -51,6 +57,9 @@ impl Default for CacheConfig {
             sinks: None,
             slopes: None,
             windows: None,
+            value_dim: None,
+            values_in_keys: false,
+            layer_shapes: None,
             input_check: InputCheck::default(),
             output_weights: None,
             model: None,
@@ -139,14 +148,14 @@ impl CacheConfig {
     /// layer with `None` attends to all.
     ///
     /// A layer with a window holds the tokens that the next one sees, in full precision: the policy
-    /// compresses the other layers only, and its budget is theirs. Steps are not recorded.
+    /// compresses the other layers only, and its budget is theirs.
     pub fn with_windows(mut self, windows: Vec<Option<usize>>) -> Self {
         self.windows = Some(windows.into());
         self
     }
 
     /// Sets the weights that the model multiplies the output of attention by, one tensor per layer,
-    /// `[query_heads · head_dim, hidden]`: the `weight` of a Burn `Linear`.
+    /// `[query_heads · value_dim, hidden]`: the `weight` of a Burn `Linear`.
     pub fn with_output_weights(mut self, weights: Vec<Tensor<2>>) -> Self {
         self.output_weights = Some(weights.into());
         self
@@ -158,26 +167,31 @@ impl CacheConfig {
         if !policy.reads_output_weights() {
             return Ok(());
         }
-        let inputs = shape.query_heads * shape.head_dim;
-        let fits = |weight: &Tensor<2>| weight.dims()[0] == inputs;
         let found = self.output_weights.as_deref().unwrap_or_default();
-        if found.len() == shape.layers && found.iter().all(fits) {
+        let inputs = |layer: usize| {
+            let LayerShape { query_heads, value_dim, .. } = self.layer_shape(shape, layer);
+            query_heads * value_dim
+        };
+        let given = |layer: usize| found.get(layer).map(|weight| weight.dims()[0]);
+        let misfit = (0..shape.layers).find(|&layer| given(layer) != Some(inputs(layer)));
+        let Some(layer) = misfit.or((found.len() > shape.layers).then_some(0)) else {
             return Ok(());
-        }
+        };
         Err(Error::OutputWeights {
             policy: policy.name().to_owned(),
             layers: shape.layers,
-            inputs,
+            layer,
+            inputs: inputs(layer),
             found: found.iter().map(Tensor::dims).collect(),
         })
     }
 
-    /// The factor of query-key products of a cache of this shape.
+    /// The factor of query-key products of a layer of this shape.
     pub(super) fn scale(&self, shape: CacheShape) -> f64 {
         self.softmax_scale.unwrap_or(1.0 / (shape.head_dim as f64).sqrt())
     }
 
-    /// How query-key products of a layer become weights.
+    /// How query-key products of a layer become weights; `shape` is the layer's.
     pub(super) fn scoring(&self, shape: CacheShape, layer: usize) -> Scoring {
         let Self { softcap, ref sinks, ref slopes, .. } = *self;
         Scoring {
@@ -208,15 +222,7 @@ impl CacheConfig {
         if windows.iter().all(Option::is_none) {
             return Ok(());
         }
-        let reason = if policy.allocator().spans_layers() {
-            "shares its budget out among all layers"
-        } else if policy.second_pass().is_some() {
-            "compresses by a second pass over all tokens"
-        } else if matches!(policy.budget(), Some(Budget::Bytes(_))) {
-            "has a budget in bytes for all layers"
-        } else {
-            return Ok(());
-        };
+        let Some(reason) = policy.looks_at_all_layers() else { return Ok(()) };
         let found = format!("given to `{}`, which {reason}", policy.name());
         check::refuse("windows", found, "given to a policy that goes layer by layer")
     }
@@ -234,8 +240,9 @@ impl CacheConfig {
 
     /// Checks that sinks and slopes are those of a model of this shape, on this device.
     pub(crate) fn check_scoring(&self, shape: CacheShape, device: &Device) -> Result<()> {
-        let CacheShape { layers, query_heads, .. } = shape;
-        let fits = |tensor: &'static str, x: &Tensor<1>| {
+        let layers = shape.layers;
+        let fits = |tensor: &'static str, x: &Tensor<1>, layer: usize| {
+            let query_heads = self.layer_shape(shape, layer).query_heads;
             if x.device() != *device {
                 return Err(Error::WrongDevice {
                     tensor,
@@ -246,7 +253,9 @@ impl CacheConfig {
             if x.dims() != [query_heads] {
                 return Err(Error::TensorShape {
                     tensor,
-                    expected: format!("[{query_heads}], one number per query head"),
+                    expected: format!(
+                        "[{query_heads}], one number per query head of layer {layer}"
+                    ),
                     found: x.dims().to_vec(),
                 });
             }
@@ -257,9 +266,11 @@ impl CacheConfig {
                 let found = format!("of {} layers", sinks.len());
                 return check::refuse("sinks", found, format!("of {layers} layers, as the cache"));
             }
-            sinks.iter().try_for_each(|sinks| fits("sinks", sinks))?;
+            let mut sinks = sinks.iter().enumerate();
+            sinks.try_for_each(|(layer, sinks)| fits("sinks", sinks, layer))?;
         }
-        self.slopes.as_ref().map_or(Ok(()), |slopes| fits("slopes", slopes))
+        let Some(slopes) = &self.slopes else { return Ok(()) };
+        (0..layers).try_for_each(|layer| fits("slopes", slopes, layer))
     }
 
     /// Whether the same queries and keys have the same weights under another configuration, as far
@@ -270,6 +281,7 @@ impl CacheConfig {
             && self.sinks.is_some() == other.sinks.is_some()
             && self.slopes.is_some() == other.slopes.is_some()
             && self.windows == other.windows
+            && self.shape_texts() == other.shape_texts()
     }
 
     /// Sets the identity of the model among others of its shape.

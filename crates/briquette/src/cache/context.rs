@@ -2,7 +2,7 @@ use burn::tensor::{DType, Device};
 
 use super::{CacheConfig, shared_attention::SharedAttention};
 use crate::{
-    CacheShape, LayerView, Policy,
+    CacheShape, LayerShape, LayerView, Policy,
     device::Rows,
     ops::{Entries, Scoring},
     position::PositionEncoding,
@@ -15,6 +15,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub(super) layer: usize,
+    /// The dimensions of the cache, with those of the layer.
     pub(super) shape: CacheShape,
     pub(super) policy: &'a Policy,
     pub(super) config: &'a CacheConfig,
@@ -42,9 +43,12 @@ impl<'a> Context<'a> {
     /// What the layer's store of `batch` rows is built with.
     pub(super) fn store_options(&self, batch: usize) -> StoreOptions {
         let Self { layer, shape, config, dtype, device, rows, observes, .. } = *self;
+        let LayerShape { value_dim, .. } = config.layer_shape(shape, layer);
         StoreOptions {
             layer,
             shape,
+            value_dim,
+            values_in_keys: config.values_in_keys,
             batch,
             dtype,
             observes,

@@ -148,27 +148,30 @@ impl KvCache {
     /// # Errors
     /// The errors of the allocator.
     pub(super) fn forecast(&self, tokens: usize) -> Result<Vec<Option<Growth>>> {
-        if !grows(&self.policy) {
-            return Ok(self.layers.iter().map(|_| None).collect());
-        }
-        let mut all = self.layers.iter().map(Growing::new).collect::<Result<Vec<_>>>()?;
-        let heads = all.first().map_or(1, |layer| layer.entries.len().max(1));
+        let grows = |layer: &usize| grows(self.policy_of(*layer));
+        let growing = (0..self.layers.len()).filter(grows);
+        let of_layer = |layer: usize| Ok((layer, Growing::new(&self.layers[layer])?));
+        let mut all = growing.map(of_layer).collect::<Result<Vec<_>>>()?;
+        let heads = all.first().map_or(1, |(_, layer)| layer.entries.len().max(1));
         let rows = self.rows.unwrap_or_else(|| Rows::of(&self.device));
-        let is_stuck = |all: &[Growing<'_>]| all.iter().any(|layer| layer.steps.is_empty());
+        let is_stuck =
+            |all: &[(usize, Growing<'_>)]| all.iter().any(|(_, layer)| layer.steps.is_empty());
         // Layer by layer at each token: layers that share a budget are shared out once.
         for _ in 0..tokens.min((MOST / heads).max(1)) {
-            for (layer, growing) in all.iter_mut().enumerate() {
-                growing.take(self.context_between_calls(layer, rows))?;
+            for (layer, growing) in &mut all {
+                growing.take(self.context_between_calls(*layer, rows))?;
             }
-            if is_stuck(&all) {
+            if all.is_empty() || is_stuck(&all) {
                 break;
             }
         }
         let is_stuck = is_stuck(&all);
-        let finish = |layer: Growing<'_>| {
-            let counts = !is_stuck || layer.steps.is_empty();
-            counts.then(|| layer.finish(&self.policy, &self.device))
-        };
-        Ok(all.into_iter().map(finish).collect())
+        let mut found: Vec<Option<Growth>> = self.layers.iter().map(|_| None).collect();
+        for (layer, growing) in all {
+            if !is_stuck || growing.steps.is_empty() {
+                found[layer] = Some(growing.finish(self.policy_of(layer), &self.device));
+            }
+        }
+        Ok(found)
     }
 }

@@ -7,9 +7,10 @@ use super::{
     KvCache,
     call::in_place::{evicts_in_place, grows},
     growth::Growth,
+    kv_cache::policy_of,
     layer::LayerCache,
 };
-use crate::{Result, columns::right_aligned_entries, store::SlotStore};
+use crate::{Policy, Result, columns::right_aligned_entries, store::SlotStore};
 
 impl KvCache {
     /// Number of tokens until a head that may keep more has no free slot, or else until no slot is
@@ -19,56 +20,30 @@ impl KvCache {
     /// Where budgets grow with the tokens seen, number of tokens at which the heads' budgets are
     /// known; `None` if the next token makes a head evict more than one entry.
     pub(super) fn free_slots(&mut self) -> Option<usize> {
-        let may_have = evicts_in_place(&self.policy) && self.config.memory_ceiling.is_none();
-        if !may_have {
+        if self.config.memory_ceiling.is_some() {
             return None;
         }
-        if grows(&self.policy) {
-            return self.tokens_ahead();
-        }
-        if self.policy.reducer().makes_clusters() {
-            return None;
-        }
+        let Self { policy, window_policies, layers, .. } = self;
         let (mut is_any, mut most, mut least) = (false, 0, None);
-        for layer in &mut self.layers {
-            let LayerCache { share, held, store, .. } = layer;
-            let share = share.as_ref()?;
-            let store = store.as_mut().and_then(|store| store.in_place());
-            let Some(slots) = store.and_then(|store| store.slots_with_free()) else {
-                if held != share {
-                    is_any = true;
-                    least = Some(0);
-                }
+        for (number, layer) in layers.iter_mut().enumerate() {
+            let policy = policy_of(policy, window_policies, number);
+            if !has_free_slots(policy) {
                 continue;
+            }
+            let open = match grows(policy) {
+                true => OpenSlots::Until(layer.tokens_ahead()?),
+                false => layer.open_slots()?,
             };
-            is_any = true;
-            for ((slots, held), share) in slots.iter().zip(held).zip(share) {
-                let free = slots - *held;
-                most = most.max(free);
-                // A head without a free slot could not take a token that it may keep.
-                if slots < share {
-                    least = Some(least.map_or(free, |least: usize| least.min(free)));
+            match open {
+                OpenSlots::Full => {}
+                OpenSlots::Free(free) => (is_any, most) = (true, most.max(free)),
+                OpenSlots::Until(tokens) => {
+                    is_any = true;
+                    least = Some(least.map_or(tokens, |least: usize| least.min(tokens)));
                 }
             }
         }
         is_any.then(|| least.unwrap_or(most))
-    }
-
-    /// Number of tokens at which the heads' budgets are known; `None` if the next token makes a
-    /// head evict more than one entry.
-    fn tokens_ahead(&mut self) -> Option<usize> {
-        let of_layer = |layer: &mut LayerCache| {
-            layer.share.as_ref()?;
-            let has_slots = layer.slots_with_free().is_some();
-            let growth = layer.growth.as_ref();
-            let left = growth.and_then(|growth| growth.tokens_left(layer.progress.seen()));
-            match left {
-                Some(0) if growth.is_some_and(|growth| growth.is_empty()) => None,
-                Some(left) if has_slots => Some(left),
-                _ => Some(0),
-            }
-        };
-        self.layers.iter_mut().map(of_layer).collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
     /// Makes free slots for at least `tokens` tokens, as far as heads may keep more than they hold.
@@ -77,7 +52,6 @@ impl KvCache {
     /// # Errors
     /// The errors of [`SlotStore::hold_slots`].
     pub(super) fn make_free_slots(&mut self, tokens: usize) -> Result<()> {
-        let is_ragged = self.policy.store().holds_ragged_heads();
         let growth = self.forecast(tokens)?;
         // Steps are recorded of all layers or of none: others go on as far as they have slots.
         let is_stuck = growth.iter().flatten().any(Growth::is_empty);
@@ -87,11 +61,72 @@ impl KvCache {
         if is_stuck {
             return Ok(());
         }
-        self.layers.iter_mut().try_for_each(|layer| layer.make_free_slots(tokens, is_ragged))
+        let Self { policy, window_policies, layers, .. } = self;
+        layers.iter_mut().enumerate().try_for_each(|(number, layer)| {
+            let policy = policy_of(policy, window_policies, number);
+            match has_free_slots(policy) {
+                true => layer.make_free_slots(tokens, policy.store().holds_ragged_heads()),
+                false => Ok(()),
+            }
+        })
     }
 }
 
+/// Whether heads that may keep more than they hold get free slots under this policy.
+fn has_free_slots(policy: &Policy) -> bool {
+    evicts_in_place(policy) && (grows(policy) || !policy.reducer().makes_clusters())
+}
+
+/// Slots of a layer that evicts in place.
+enum OpenSlots {
+    /// Every head holds all that it may, and no slot is free.
+    Full,
+    /// Heads have all slots that they may have, and so many are free at most.
+    Free(usize),
+    /// Slots have to be made in so many tokens.
+    Until(usize),
+}
+
 impl LayerCache {
+    /// The slots of its heads; `None` if it cannot have free ones, since how many each may keep is
+    /// not known, or the next token drops several entries.
+    fn open_slots(&mut self) -> Option<OpenSlots> {
+        let share = self.share.clone()?;
+        if self.exceeds(&share) {
+            return None;
+        }
+        let Some(slots) = self.slots_with_free() else {
+            return Some(if self.held == share { OpenSlots::Full } else { OpenSlots::Until(0) });
+        };
+        let free = |(slots, held): (&usize, &usize)| slots.saturating_sub(*held);
+        let heads = slots.iter().zip(&self.held);
+        // A head without a free slot could not take a token that it may keep.
+        let grown = heads.clone().zip(&share).filter(|((slots, _), share)| slots < share);
+        Some(match grown.map(|(head, _)| free(head)).min() {
+            Some(tokens) => OpenSlots::Until(tokens),
+            None => OpenSlots::Free(heads.map(free).max().unwrap_or(0)),
+        })
+    }
+
+    /// Number of tokens at which the heads' budgets are known; `None` if the next token makes a
+    /// head evict more than one entry.
+    fn tokens_ahead(&mut self) -> Option<usize> {
+        self.share.as_ref()?;
+        let has_slots = self.slots_with_free().is_some();
+        let growth = self.growth.as_ref();
+        let left = growth.and_then(|growth| growth.tokens_left(self.progress.seen()));
+        match left {
+            Some(0) if growth.is_some_and(|growth| growth.is_empty()) => None,
+            Some(left) if has_slots => Some(left),
+            _ => Some(0),
+        }
+    }
+
+    /// Whether heads hold more than their shares: tokens of a draft, until the next one compresses.
+    fn exceeds(&self, share: &[usize]) -> bool {
+        self.held.iter().zip(share).any(|(held, share)| held > share)
+    }
+
     /// Number of slots of each head, if some may be free.
     pub(super) fn slots_with_free(&mut self) -> Option<Vec<usize>> {
         self.slots()?.slots_with_free()
@@ -105,6 +140,9 @@ impl LayerCache {
     fn make_free_slots(&mut self, tokens: usize, is_ragged: bool) -> Result<()> {
         let Some(share) = self.share.clone() else { return Ok(()) };
         let growth = self.growth.clone();
+        if growth.is_none() && self.exceeds(&share) {
+            return Ok(());
+        }
         if growth.is_none() && self.held == share {
             self.slots().into_iter().for_each(SlotStore::fill_slots);
             return Ok(());

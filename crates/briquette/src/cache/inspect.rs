@@ -45,7 +45,7 @@ impl KvCache {
             return Ok(positions.iter().map(|row| row.iter().map(Vec::len).collect()).collect());
         }
         let held = self.layer_cache(layer)?.held();
-        Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
+        Ok(held.chunks(self.shape_of(layer).kv_heads).map(<[usize]>::to_vec).collect())
     }
 
     /// Returns the number of tokens that a layer holds quantized, or with fewer key channels, per
@@ -58,7 +58,7 @@ impl KvCache {
         let counts =
             self.layer_cache(layer)?.store.as_ref().and_then(|store| store.packed_counts());
         let most = |heads: &[usize]| heads.iter().copied().max().unwrap_or(0);
-        Ok(counts.map(|counts| counts.chunks(self.shape.kv_heads).map(most).collect()))
+        Ok(counts.map(|counts| counts.chunks(self.shape_of(layer).kv_heads).map(most).collect()))
     }
 
     /// Returns the number of entries that each head of a layer holds, `[batch][kv_head]`; fewer
@@ -72,7 +72,7 @@ impl KvCache {
             Some(entries) => distinct(&entries, cache.held()),
             None => cache.held().to_vec(),
         };
-        Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
+        Ok(held.chunks(self.shape_of(layer).kv_heads).map(<[usize]>::to_vec).collect())
     }
 
     /// The allocator's measure of a layer at the last prompt, per batch row (CAKE: the preference;
@@ -140,10 +140,10 @@ impl KvCache {
         let seen = self.tokens_seen();
         let of_layer = |layer: usize| {
             let most = self.config.window(layer).unwrap_or(usize::MAX);
-            seen.iter().map(|&seen| seen.min(most)).sum::<usize>()
+            let tokens: usize = seen.iter().map(|&seen| seen.min(most)).sum();
+            self.config.token_bytes(self.shape, layer, self.dtype()) * tokens
         };
-        let tokens: usize = (0..layers).map(of_layer).sum();
-        CacheShape { layers: 1, ..self.shape }.token_bytes(self.dtype()) * tokens
+        (0..layers).map(of_layer).sum()
     }
 
     /// Returns the calls that tensor operations computed in place of a kernel, by operation and
@@ -171,7 +171,12 @@ impl KvCache {
     /// The type keys and values are held in: the configured one, or else that of the first keys.
     /// f32 before the first token if none is configured.
     pub fn dtype(&self) -> DType {
-        self.config.dtype.or(self.first_dtype).unwrap_or(DType::F32)
+        self.dtype_or(DType::F32)
+    }
+
+    /// The [type](Self::dtype), where that of the first keys is this one if none have come.
+    pub(super) fn dtype_or(&self, first: DType) -> DType {
+        self.config.dtype.or(self.first_dtype).unwrap_or(first)
     }
 
     /// The device.

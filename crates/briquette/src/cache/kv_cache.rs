@@ -9,7 +9,6 @@ use super::{
         cross_layer::{commit, rebuild_others},
         input::{Projections, check, check_encoding, check_finite, place},
         store_guard::StoreGuard,
-        turn_back::TurnBack,
     },
     ceiling,
     context::Context,
@@ -22,7 +21,7 @@ use crate::{
     CacheShape, Error, Policy, Result,
     device::Rows,
     ops::send,
-    position::{NoPositionEncoding, PositionEncoding},
+    position::{NoPositionEncoding, PositionEncoding, behind},
     view::Measures,
 };
 
@@ -81,7 +80,7 @@ impl KvCache {
     ) -> Result<Self> {
         shape.check()?;
         policy.check()?;
-        policy.check_shape(shape)?;
+        config.check_shapes(shape, &policy)?;
         config.check()?;
         config.check_output_weights(&policy, shape)?;
         config.check_scoring(shape, device)?;
@@ -197,6 +196,9 @@ impl KvCache {
     /// - `keys`, `values`: `[batch, kv_heads, new, head_dim]`
     /// - returns `[batch, query_heads, new, head_dim]`, of the type of the queries; zero at padding
     ///
+    /// Values, and what is returned, have [`value_dim`](CacheConfig::with_value_dim) channels where
+    /// it is set, and a layer has [its own dimensions](CacheConfig::with_layer_shapes).
+    ///
     /// Queries and keys come before their positions are encoded; `encoding` encodes them. Where the
     /// model rotates them itself, `encoding` is [`Rotated`](crate::position::Rotated).
     ///
@@ -214,9 +216,40 @@ impl KvCache {
         values: Tensor<4>,
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
-        let new = Projections { queries, keys, values };
+        let new = Projections::of(&self.config, queries, keys, Some(values))?;
         let Attention(output) = self.call(layer, new, encoding, None)?;
         Ok(output)
+    }
+
+    /// Computes attention as [`attend`](Self::attend) does, where [values are in
+    /// keys](CacheConfig::with_values_in_keys). `encoding` is of the channels behind the values,
+    /// of queries and keys.
+    ///
+    /// # Errors
+    /// Those of [`attend`](Self::attend), and [`Error::InvalidParameter`] for a cache that takes
+    /// values.
+    pub fn attend_keys(
+        &mut self,
+        layer: usize,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
+        let new = Projections::of(&self.config, queries, keys, None)?;
+        let Attention(output) = behind(self.channels_before(), encoding, |encoding| {
+            self.call(layer, new, encoding, None)
+        })?;
+        Ok(output)
+    }
+
+    /// Number of channels of queries and keys that no encoding changes.
+    pub(super) fn channels_before(&self) -> usize {
+        self.config.value_dim.filter(|_| self.config.values_in_keys).unwrap_or(0)
+    }
+
+    /// The dimensions of the cache, with those of a layer.
+    pub(super) fn shape_of(&self, layer: usize) -> CacheShape {
+        self.config.shape_of(self.shape, layer)
     }
 
     /// Makes a call of a layer; `shared` holds attention that other caches have computed.
@@ -241,11 +274,11 @@ impl KvCache {
 
     /// The context of a layer between calls, where nothing is encoded.
     pub(super) fn context_between_calls(&self, layer: usize, rows: Rows) -> Context<'_> {
-        let Self { shape, config, device, measures, .. } = self;
+        let Self { config, device, measures, .. } = self;
         let policy = self.policy_of(layer);
         Context {
             layer,
-            shape: *shape,
+            shape: self.shape_of(layer),
             observes: policy.observes(),
             policy,
             config,
@@ -266,7 +299,8 @@ impl KvCache {
         encoding: &dyn PositionEncoding,
         shared: Option<&SharedAttention>,
     ) -> Result<A> {
-        check(layer, &new, self.shape, &self.device, self.batch)?;
+        let shape = self.config.layer_shape(self.shape, layer);
+        check(layer, &new, (self.shape.layers, shape), &self.device, self.batch)?;
         self.check_step(layer)?;
         let observes_decoded = self.policy_of(layer).observes_decoded();
         match self.layers[layer].progress().draft().filter(|_| observes_decoded) {
@@ -283,7 +317,7 @@ impl KvCache {
         encoding: &dyn PositionEncoding,
         shared: Option<&SharedAttention>,
     ) -> Result<A> {
-        check_encoding(encoding, self.policy_of(layer), self.shape, &self.device)?;
+        check_encoding(encoding, self.policy_of(layer), self.shape_of(layer), &self.device)?;
         self.rotated = encoding.comes_rotated();
         let [batch, _, columns, _] = new.queries.dims();
         let span = self.layers[layer].progress().arrive(layer, batch, columns)?;
@@ -293,16 +327,13 @@ impl KvCache {
         let ops = self.config.ops.as_ref();
         let end = span.seen().iter().copied().max().unwrap_or(0);
         let policy = self.policy_of(layer);
-        let turned = TurnBack::of(encoding, policy, (&positions, end), span.after())?;
-        let (new, encoding) = match turned {
-            Some(turned) => (turned.both(new, ops)?, turned.encoding),
-            None => (new, encoding),
-        };
+        let places = (&positions, end);
+        let (new, encoding) = new.turned_back(encoding, policy, places, span.after(), ops)?;
         self.max_positions = encoding.max_positions();
 
         let held = self.config.memory_ceiling.map(|_| self.bytes_held());
         let of_keys = new.keys.dtype();
-        let dtype = self.config.dtype.or(self.first_dtype).unwrap_or(of_keys);
+        let dtype = self.dtype_or(of_keys);
         let Self {
             shape,
             policy,
@@ -319,7 +350,7 @@ impl KvCache {
         let policy = policy_of(policy, window_policies, layer);
         let context = Context {
             layer,
-            shape: *shape,
+            shape: config.shape_of(*shape, layer),
             observes: policy.observes(),
             policy,
             config,
@@ -432,7 +463,12 @@ impl KvCache {
     }
 }
 
-fn policy_of<'a>(policy: &'a Policy, windows: &'a [Option<Policy>], layer: usize) -> &'a Policy {
+/// The policy of a layer, among those of windows if it has one.
+pub(super) fn policy_of<'a>(
+    policy: &'a Policy,
+    windows: &'a [Option<Policy>],
+    layer: usize,
+) -> &'a Policy {
     windows.get(layer).and_then(Option::as_ref).unwrap_or(policy)
 }
 

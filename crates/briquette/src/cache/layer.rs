@@ -347,9 +347,13 @@ impl LayerCache {
             }
         }
         let StoreGuard { mut store, .. } = guard;
-        if compressed || moved && held_before {
-            self.fixed = store.columns().saturating_sub(drafted);
-        }
+        self.fixed = if compressed || moved && held_before {
+            store.columns().saturating_sub(drafted)
+        } else {
+            // Free slots among them are gone.
+            let new = arrived.iter().copied().max().unwrap_or(0);
+            self.fixed.min(store.columns().saturating_sub(new))
+        };
         (self.held, self.share) = (update.held, update.share);
         let complete = !matches!(span.phase, Phase::Prompt { missing, .. } if missing > 0);
         match &mut self.mark {

@@ -46,8 +46,8 @@ impl KvCache {
     /// Creates a cache of one layer for each layer of `shape`, for models that own a cache object
     /// per layer. Each of them is called as layer 0.
     ///
-    /// Output weights, sinks and windows in `config` are those of all layers, and each cache gets
-    /// its own.
+    /// Output weights, sinks, windows and layer shapes in `config` are those of all layers, and
+    /// each cache gets its own.
     ///
     /// # Errors
     /// [`Error::LayersTogether`] for a policy that looks at all layers: one that shares budgets out
@@ -72,6 +72,7 @@ impl KvCache {
                 output_weights,
                 sinks: sinks.map(|sinks| vec![sinks.clone()].into()),
                 windows: config.windows.as_ref().map(|_| vec![config.window(layer)].into()),
+                layer_shapes: config.layer_shapes_of(layer),
                 ..config.clone()
             };
             Self::with_config(CacheShape { layers: 1, ..shape }, policy.clone(), config, device)
@@ -112,6 +113,19 @@ impl CacheLayer<'_> {
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
         self.cache.attend(self.layer, queries, keys, values, encoding)
+    }
+
+    /// Calls [`KvCache::attend_keys`] of this layer.
+    ///
+    /// # Errors
+    /// Those of [`KvCache::attend_keys`].
+    pub fn attend_keys(
+        &mut self,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
+        self.cache.attend_keys(self.layer, queries, keys, encoding)
     }
 
     /// Calls [`KvCache::update`] of this layer.

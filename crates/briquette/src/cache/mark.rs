@@ -1,10 +1,7 @@
 //! Layers as they were before calls that may be taken back.
 
-use super::{
-    call::working_set::longest,
-    layer::{Earlier, LayerCache, Mark},
-};
-use crate::{Error, Result, ops::AttentionStatistics, stage::AttentionRequest};
+use super::layer::{Earlier, LayerCache, Mark};
+use crate::{Error, Result, columns::longest, ops::AttentionStatistics, stage::AttentionRequest};
 
 impl LayerCache {
     /// Returns the layer without its entries, as it is once they are laid out by position, as a

@@ -13,6 +13,7 @@ mod inspect;
 mod kv_cache;
 mod layer;
 mod layer_handle;
+mod layer_shapes;
 mod mark;
 mod progress;
 mod prompt;

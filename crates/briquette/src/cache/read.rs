@@ -16,7 +16,7 @@ use crate::{
     Error, Result,
     ops::{Visibility, constant_ints},
     policy::PositionMode,
-    position::{Encode, PositionEncoding, encode},
+    position::{Encode, PositionEncoding, behind, encode},
     store::{SlotStore, StoreQuery, attend_entries, sees_all},
 };
 
@@ -41,9 +41,20 @@ impl KvCache {
         queries: Tensor<4>,
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
-        let policy = self.policy_of(layer);
-        check_queries(layer, &queries, self.shape, &self.device, self.batch)?;
-        check_encoding(encoding, policy, self.shape, &self.device)?;
+        behind(self.channels_before(), encoding, |encoding| {
+            self.read_encoded(layer, queries, encoding)
+        })
+    }
+
+    fn read_encoded(
+        &self,
+        layer: usize,
+        queries: Tensor<4>,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
+        let (policy, shape) = (self.policy_of(layer), self.shape_of(layer));
+        check_queries(layer, &queries, shape, &self.device, self.batch)?;
+        check_encoding(encoding, policy, shape, &self.device)?;
         let cache = &self.layers[layer];
         let held = cache.store.clone().filter(|store| store.columns() > 0);
         let (Some(mut store), Some(rows)) = (held, self.rows) else {

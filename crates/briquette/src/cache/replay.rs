@@ -6,58 +6,45 @@ use super::{
         compress::CompressionDue,
         in_place::{evicts_in_place, grows},
     },
+    kv_cache::policy_of,
     layer::LayerCache,
     progress::{InputSpan, Phase},
 };
 use crate::{
-    Error, Result,
+    Error, Policy, Result,
     policy::PositionMode,
     state::{Replay, StateTensor, StateVisitor},
     store::ReplayStore,
 };
 
-/// Why steps of layers with windows are not recorded.
-const WINDOWS: &str = "some layers have windows, whose entries are masked by the host";
+/// Why steps of layers whose values are in their keys are not recorded.
+const VALUES: &str = "values are channels of keys, which every call lays out";
 
 impl Replay for KvCache {
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()> {
         self.check_complete()?;
-        let refused = |stage, name: &str, reason: &str| Error::Stage {
-            stage,
-            name: name.to_owned(),
-            reason: reason.to_owned(),
-        };
-        if self.compresses_every_token() && !self.policy.is_capturable() {
-            return Err(refused(
-                "policy",
-                self.policy.name(),
-                "decides on the host at every token",
-            ));
-        }
+        self.policies().try_for_each(check_capturable)?;
         if self.config.input_check.applies(false) {
-            return Err(refused("cache", "input check", "reads every token back"));
+            return Err(Error::stage("cache", "input check", "reads every token back"));
         }
-        if self.policy.schedule().decode_every.is_some() && self.policy.store().repacks_entries() {
-            let name = self.policy.store().name();
-            return Err(refused("store", name, "packs entries anew when others are dropped"));
-        }
-        if self.has_windows() {
-            return Err(refused("cache", "windows", WINDOWS));
+        if self.config.values_in_keys {
+            return Err(Error::stage("cache", "step", VALUES));
         }
         if self.rotated {
-            return Err(refused("cache", "Rotated", "leaves positions to the model"));
+            return Err(Error::stage("cache", "Rotated", "leaves positions to the model"));
         }
         if let Some((_, positions)) = &mut self.positions {
             visitor.tensor(StateTensor::Int3(positions));
         }
-        for layer in &mut self.layers {
+        let Self { policy, window_policies, layers, .. } = self;
+        for (number, layer) in layers.iter_mut().enumerate() {
             let visited = match &mut layer.store {
                 Some(store) => store.replay().map(|store| store.visit_state(visitor)).is_some(),
                 None => true,
             };
             if !visited || !layer.log.is_empty() {
-                let name = self.policy.store().name();
-                return Err(refused("store", name, "does not say what a step changes"));
+                let name = policy_of(policy, window_policies, number).store().name();
+                return Err(Error::stage("store", name, "does not say what a step changes"));
             }
             if !layer.indexes_on_device() && layer.slots_with_free().is_none() {
                 visitor.numbers(&layer.held);
@@ -71,29 +58,32 @@ impl Replay for KvCache {
     }
 
     fn fallback_reason(&self) -> Option<&'static str> {
-        if self.has_windows() {
-            return Some(WINDOWS);
+        if self.config.values_in_keys {
+            return Some(VALUES);
         }
-        match self.policy.schedule().decode_every? {
-            1 if grows(&self.policy) => self.reads_growth(),
-            1 => None,
-            _ => (self.policy.observes().window > 0).then_some("the host counts its last queries"),
-        }
+        self.policies().find_map(reason_of)
     }
 
     fn step_kind(&mut self) -> Option<u64> {
-        // Tokens of a draft may be due beside the next one.
-        let compresses = |every| {
-            let mut due = self.layers.iter().map(|layer| layer.progress.decoded() + 1);
-            due.any(|due| due > every || every > 1 && due == every)
-        };
-        if self.fallback_reason().is_some()
-            || self.policy.schedule().decode_every.is_some_and(compresses)
-        {
+        if self.fallback_reason().is_some() {
             return None;
         }
-        if self.compresses_every_token()
-            && grows(&self.policy)
+        let all = || self.layers.iter().zip(self.policies());
+        let compresses = |(layer, policy): (&LayerCache, &Policy)| {
+            // Tokens of a draft may be due beside the next one.
+            let due = layer.progress.decoded() + 1;
+            let every = policy.schedule().decode_every;
+            every.is_some_and(|every| due > every || every > 1 && due == every)
+        };
+        if all().any(compresses) {
+            return None;
+        }
+        // A token that ends a local window moves its sums.
+        let ends = all().any(|(layer, policy)| {
+            let local = policy.observes().local;
+            local > 0 && layer.local_queries + 1 >= local
+        });
+        if self.policies().any(|policy| compresses_every_token(policy) && grows(policy))
             && self.free_slots().is_none_or(|tokens| tokens == 0)
         {
             return None;
@@ -102,14 +92,11 @@ impl Replay for KvCache {
         if stores.any(|store| store.is_next_apart()) {
             return None;
         }
-        let local = self.policy.observes().local;
-        let ends = |count: usize| local > 0 && count + 1 >= local;
-        Some(u64::from(self.layers.first().is_some_and(|layer| ends(layer.local_queries))))
+        Some(u64::from(ends))
     }
 
     fn advance(&mut self) -> Result<()> {
         let batch = self.batch.unwrap_or(0);
-        let local = self.policy.observes().local;
         let mut arrivals = Vec::with_capacity(self.layers.len());
         for (number, layer) in self.layers.iter().enumerate() {
             let span = layer.progress.arrive(number, batch, 1)?;
@@ -125,8 +112,11 @@ impl Replay for KvCache {
                 return Err(Error::PositionOverflow { position, max });
             }
         }
-        for (layer, span) in self.layers.iter_mut().zip(arrivals) {
-            if let Some((host, _)) = &mut self.positions {
+        let Self { policy, window_policies, layers, positions, .. } = self;
+        for ((number, layer), span) in layers.iter_mut().enumerate().zip(arrivals) {
+            let policy = policy_of(policy, window_policies, number);
+            let local = policy.observes().local;
+            if let Some((host, _)) = positions {
                 host.clone_from(&span.positions);
             }
             if local > 0 {
@@ -150,27 +140,28 @@ impl Replay for KvCache {
                 let all = layer.held.iter_mut().zip(slots);
                 all.for_each(|(held, slots)| *held = slots.min(*held + 1));
             }
-            let compressed = CompressionDue::of(&self.policy, span.phase).compress;
+            let compressed = CompressionDue::of(policy, span.phase).compress;
             layer.progress = span.into_progress(compressed);
         }
         Ok(())
     }
 
     fn begin_device_indexing(&mut self, tokens: usize) -> Result<()> {
-        if self.compresses_every_token() {
-            return self.make_free_slots(tokens);
-        }
-        let until_next = |every: usize| {
-            let decoded = self.layers.first().map_or(0, |layer| layer.progress.decoded());
-            every.saturating_sub(decoded).max(1)
-        };
-        let tokens = self.policy.schedule().decode_every.map_or(tokens, until_next).min(tokens);
-        for layer in &mut self.layers {
+        self.make_free_slots(tokens)?;
+        let Self { policy, window_policies, layers, .. } = self;
+        for (number, layer) in layers.iter_mut().enumerate() {
+            let policy = policy_of(policy, window_policies, number);
+            if compresses_every_token(policy) {
+                continue;
+            }
+            let decoded = layer.progress.decoded();
+            let until_next = |every: usize| every.saturating_sub(decoded).max(1);
+            let tokens = policy.schedule().decode_every.map_or(tokens, until_next).min(tokens);
             if !layer.replay().is_some_and(|store| store.begin_device_indexing(tokens)) {
-                let name = self.policy.store().name().to_owned();
-                let reason = "cannot let the device count".to_owned();
+                let name = policy.store().name();
+                let error = Error::stage("store", name, "cannot let the device count");
                 self.end_device_indexing();
-                return Err(Error::Stage { stage: "store", name, reason });
+                return Err(error);
             }
         }
         Ok(())
@@ -182,62 +173,86 @@ impl Replay for KvCache {
     }
 
     fn open_columns(&mut self) -> Option<usize> {
-        if self.has_windows() {
+        if self.config.values_in_keys {
             return None;
         }
-        if self.compresses_every_token() {
+        if self.policies().all(compresses_every_token) {
             return self.free_slots();
         }
-        // Where weights are added up their columns are counted by the host.
-        let adds_up = self.policy.observes().counts_queries();
-        let counts_on_host = adds_up || self.fallback_reason().is_some();
-        if self.policy.positions() == PositionMode::InCache || counts_on_host {
+        if self.fallback_reason().is_some() {
             return None;
         }
-        let encodes = self.policy.positions() == PositionMode::Deferred;
-        let of_layer = |layer: &mut LayerCache| {
-            layer
-                .replay()
-                .filter(|store| !encodes || store.encodes_what_it_counts())?
-                .open_columns()
-        };
-        self.layers.iter_mut().map(of_layer).collect::<Option<Vec<_>>>()?.into_iter().min()
+        let Self { policy, window_policies, layers, .. } = self;
+        let mut least = usize::MAX;
+        for (number, layer) in layers.iter_mut().enumerate() {
+            let policy = policy_of(policy, window_policies, number);
+            if !compresses_every_token(policy) {
+                least = least.min(layer.open_columns(policy)?);
+            }
+        }
+        // Layers with windows come to hold them beside those that grow.
+        Some(self.free_slots().map_or(least, |slots| slots.min(least)))
     }
 
     fn prepare_positions(&mut self, end: usize) {
-        if self.policy.positions() != PositionMode::InCache {
+        if self.policies().any(|policy| policy.positions() != PositionMode::InCache) {
             self.reach = end;
         }
     }
 }
 
-impl KvCache {
-    fn compresses_every_token(&self) -> bool {
-        self.policy.schedule().decode_every == Some(1)
+/// Refuses a policy whose decode steps cannot be captured.
+fn check_capturable(policy: &Policy) -> Result<()> {
+    if compresses_every_token(policy) && !policy.is_capturable() {
+        return Err(Error::stage("policy", policy.name(), "decides on the host at every token"));
     }
+    if policy.schedule().decode_every.is_some() && policy.store().repacks_entries() {
+        let name = policy.store().name();
+        return Err(Error::stage("store", name, "packs entries anew when others are dropped"));
+    }
+    Ok(())
+}
 
-    /// Why steps cannot be replayed under a budget that grows with the tokens seen; `None` if they
-    /// can.
-    fn reads_growth(&self) -> Option<&'static str> {
-        match &self.policy {
-            policy if policy.scorer().depends_on().budget => {
-                Some("its scores depend on a budget that grows with the tokens seen")
-            }
-            policy if !evicts_in_place(policy) => {
-                Some("its budget grows with the tokens seen, and entries are laid out anew")
-            }
-            _ => None,
-        }
+/// Why steps of a policy cannot be replayed; `None` if they can.
+fn reason_of(policy: &Policy) -> Option<&'static str> {
+    match policy.schedule().decode_every? {
+        1 if grows(policy) => reads_growth(policy),
+        1 => None,
+        _ => (policy.observes().window > 0).then_some("the host counts its last queries"),
+    }
+}
+
+/// Why steps cannot be replayed under a budget that grows with the tokens seen; `None` if they can.
+fn reads_growth(policy: &Policy) -> Option<&'static str> {
+    if policy.scorer().depends_on().budget {
+        return Some("its scores depend on a budget that grows with the tokens seen");
+    }
+    let reason = "its budget grows with the tokens seen, and entries are laid out anew";
+    (!evicts_in_place(policy)).then_some(reason)
+}
+
+fn compresses_every_token(policy: &Policy) -> bool {
+    policy.schedule().decode_every == Some(1)
+}
+
+impl KvCache {
+    /// The policy of each layer.
+    fn policies(&self) -> impl Iterator<Item = &Policy> {
+        (0..self.layers.len()).map(|layer| self.policy_of(layer))
     }
 
     /// The highest position that is encoded when these tokens arrive.
     fn last_position(&self, arrivals: &[InputSpan]) -> usize {
-        if self.policy.positions() != PositionMode::InCache {
-            let seen = arrivals.iter().flat_map(|span| span.seen()).copied().max();
-            return seen.unwrap_or(0).saturating_sub(1);
-        }
-        // The new token's is counted before one goes.
-        self.layers.iter().flat_map(|layer| &layer.held).copied().max().unwrap_or(0)
+        let of_layer = |((layer, policy), span): ((&LayerCache, &Policy), &InputSpan)| {
+            let most = |list: &[usize]| list.iter().copied().max().unwrap_or(0);
+            match policy.positions() {
+                // The new token's is counted before one goes.
+                PositionMode::InCache => most(&layer.held),
+                _ => most(span.seen()).saturating_sub(1),
+            }
+        };
+        let layers = self.layers.iter().zip(self.policies()).zip(arrivals);
+        layers.map(of_layer).max().unwrap_or(0)
     }
 }
 
@@ -249,6 +264,17 @@ impl LayerCache {
     /// Whether its next decoded token makes the store pack others into reserved room.
     pub(super) fn packs_in_place(&mut self) -> bool {
         self.replay().is_some_and(|store| store.indexes_on_device() && store.is_next_apart())
+    }
+
+    /// Number of columns that are still free where the device counts them; `None` if the host must.
+    fn open_columns(&mut self, policy: &Policy) -> Option<usize> {
+        // Where weights are added up their columns are counted by the host.
+        if policy.positions() == PositionMode::InCache || policy.observes().counts_queries() {
+            return None;
+        }
+        let encodes = policy.positions() == PositionMode::Deferred;
+        let store = self.replay()?;
+        if encodes && !store.encodes_what_it_counts() { None } else { store.open_columns() }
     }
 
     /// Whether the device counts the index of its next column.

@@ -114,6 +114,7 @@ impl KvCache {
     fn common_to_rows(&self) -> Vec<(&'static str, String, &'static str)> {
         let CacheConfig { softmax_scale, softcap, ref windows, ref model, .. } = self.config;
         let policy = format!("`{}` ({})", self.policy.name(), fingerprint(&self.policy));
+        let [values, layer_shapes] = self.config.shape_texts();
         let mut all = vec![
             ("shape", format!("{:?}", self.shape), ALIKE),
             ("policy", policy, ALIKE),
@@ -122,6 +123,8 @@ impl KvCache {
             ("softmax scale", format!("{softmax_scale:?}"), ALIKE),
             ("softcap", format!("{softcap:?}"), ALIKE),
             ("windows", format!("{windows:?}"), ALIKE),
+            ("value_dim", format!("{values:?}"), ALIKE),
+            ("layer shapes", format!("{layer_shapes:?}"), ALIKE),
         ];
         // A layer with a window is never behind.
         let mut layers =

@@ -17,7 +17,7 @@ use crate::{
     CacheShape, Error, Policy, Prefix, Result,
     device::Rows,
     prefix::{Header, Parts, PrefixError, fingerprint},
-    store::StoreOptions,
+    store::{StoreOptions, restore},
     view::Measure,
 };
 
@@ -53,6 +53,7 @@ impl KvCache {
         for (number, layer) in self.layers.iter().enumerate() {
             parts.put_parts(&format!("layer.{number}"), layer.save(self.policy_of(number))?);
         }
+        let [values, layer_shapes] = self.config.shape_texts();
         let header = Header {
             model: self.config.model.clone(),
             shape: self.shape,
@@ -64,6 +65,8 @@ impl KvCache {
             softmax_scale: self.config.softmax_scale.map(|scale| scale.to_string()),
             softcap: self.config.softcap.map(|cap| cap.to_string()),
             windows: self.config.windows.as_ref().map(|windows| format!("{windows:?}")),
+            values,
+            layer_shapes,
             tokens_seen: self.tokens_seen(),
             tokens_kept: layers.map(|layer| self.tokens_kept(layer)).collect::<Result<_>>()?,
             bytes_held: self.bytes_held(),
@@ -163,12 +166,15 @@ fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConf
     let [scale, cap] =
         [config.softmax_scale, config.softcap].map(|it| it.map(|number| number.to_string()));
     let windows = config.windows.as_ref().map(|windows| format!("{windows:?}"));
+    let [values, layer_shapes] = config.shape_texts();
     let dtype = config.dtype.map(|dtype| format!("{dtype:?}"));
     for (what, found, given) in [
         ("the type", Some(header.dtype.clone()), dtype.or_else(|| Some(header.dtype.clone()))),
         ("the softmax scale", header.softmax_scale.clone(), scale),
         ("the softcap", header.softcap.clone(), cap),
         ("the windows of layers", header.windows.clone(), windows),
+        ("the value_dim", header.values.clone(), values),
+        ("the shapes of layers", header.layer_shapes.clone(), layer_shapes),
     ] {
         if found != given {
             let [found, given] = [found, given].map(|it| it.unwrap_or_else(|| "none".to_owned()));
@@ -260,7 +266,7 @@ impl LayerCache {
         };
         let store = policy.store();
         let none = || PrefixError::Store { store: store.name().to_owned() };
-        let restored = store.restore(options, parts.take_parts("store"))?.ok_or_else(none)?;
+        let restored = restore(store, options, parts.take_parts("store"))?.ok_or_else(none)?;
         parts.finish()?;
         if let Some(held) = layer.held.iter().find(|&&held| held > restored.columns()) {
             let reason = format!("is {held} of {} columns", restored.columns());

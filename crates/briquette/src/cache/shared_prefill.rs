@@ -81,6 +81,9 @@ impl<'a> SharedPrefill<'a> {
             if !policy.can_share_prefill() {
                 return refused(number, format!("`{}` has sparse attention", policy.name()));
             }
+            if cache.config.values_in_keys {
+                return refused(number, "its values are in its keys".into());
+            }
             if cache.shape != first.shape {
                 return refused(number, format!("it is {:?}, not {:?}", cache.shape, first.shape));
             }

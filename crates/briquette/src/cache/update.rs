@@ -57,7 +57,7 @@ impl KvCache {
             return Err(Error::QueriesMissing { policy, needs });
         }
         let [batch, _, new, _] = keys.dims();
-        let CacheShape { query_heads, head_dim, .. } = self.shape;
+        let CacheShape { query_heads, head_dim, .. } = self.shape_of(layer);
         // Takes the place of queries that no stage of the policy reads.
         let zero = Tensor::<4>::zeros([1, 1, 1, 1], (&keys.device(), keys.dtype()));
         let queries: Tensor<4> = zero.expand([batch, query_heads, new, head_dim]);
@@ -91,7 +91,8 @@ impl KvCache {
         if self.policy.sparse_prefill().is_some() {
             return Err(Error::AttentionOwned { policy: self.policy.name().to_owned() });
         }
-        self.call(layer, Projections { queries, keys, values }, encoding, None)
+        let new = Projections::of(&self.config, queries, keys, Some(values))?;
+        self.call(layer, new, encoding, None)
     }
 }
 

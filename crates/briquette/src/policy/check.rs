@@ -8,6 +8,7 @@ use crate::{
     budget::{Budget, Protect, Recent},
     check,
     score::Recency,
+    stage::AttentionRequest,
 };
 
 impl Policy {
@@ -39,10 +40,7 @@ impl Policy {
         if let Some(every) = self.schedule.decode_every {
             check::count("schedule.decode-every", every)?;
         }
-        if let (Some(every), Some(_)) = (self.schedule.decode_every, self.second_pass()) {
-            let must_be = "absent: decoded tokens are not repeated in a second pass";
-            return check::refuse("schedule.decode-every", every, must_be);
-        }
+        self.check_second_pass()?;
         self.check_append_only()?;
         let Some(budget) = self.budget else { return Ok(()) };
         if !self.takes_budget() {
@@ -54,6 +52,32 @@ impl Policy {
         }
         self.protect.check_columns()?;
         self.reducer().check_budget(budget, self.protect)
+    }
+
+    /// Checks that a second pass is all that a policy compresses by. It does so between two calls,
+    /// where there are no queries of the prompt.
+    fn check_second_pass(&self) -> Result<()> {
+        if self.second_pass().is_none() {
+            return Ok(());
+        }
+        if let Some(every) = self.schedule.decode_every {
+            let must_be = "absent: decoded tokens are not repeated in a second pass";
+            return check::refuse("schedule.decode-every", every, must_be);
+        }
+        let stages = [
+            ("score", self.scorer().name(), self.scorer().observes()),
+            ("allocate", self.allocator().name(), self.allocator().observes()),
+            ("reduce", self.reducer().name(), self.reducer().observes()),
+        ];
+        let looks = |observes: AttentionRequest| observes.window > 0 || observes.holds_queries();
+        match stages.into_iter().find(|(.., observes)| looks(*observes)) {
+            Some((stage, name, _)) => {
+                let must_be = "a stage that looks at no queries: a second pass has those that repeat \
+                               the prompt, and not its own";
+                check::refuse(stage, name, must_be)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Checks append-only decoding: the reducer must only drop entries, and the store must not

@@ -8,11 +8,13 @@
 //! A model that keeps its own rotation gives [`Rotated`]. For policies that need keys before their
 //! rotation it says [how it rotates](Rotated::by), and the cache turns them back.
 
+mod behind;
 mod burn_rotary;
 mod encoding;
 mod rotary;
 mod rotated;
 
+pub(crate) use behind::behind;
 pub use encoding::{Encode, NoPositionEncoding, PositionEncoding, RotatedBy};
 pub(crate) use encoding::{decode, encode, encode_both, mean_rotation};
 pub use rotary::RotaryEmbedding;

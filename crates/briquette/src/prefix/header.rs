@@ -29,6 +29,12 @@ pub(crate) struct Header {
     /// The windows of the layers, if some have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) windows: Option<String>,
+    /// The channels of values, if they are not those of keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) values: Option<String>,
+    /// The dimensions of the layers, if they are not those of the shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) layer_shapes: Option<String>,
     pub(crate) tokens_seen: Vec<usize>,
     /// Tokens kept, `[layer][row]`, those of the longest head.
     pub(crate) tokens_kept: Vec<Vec<usize>>,
@@ -92,6 +98,8 @@ mod tests {
             softmax_scale: None,
             softcap: None,
             windows: None,
+            values: None,
+            layer_shapes: None,
             tokens_seen: Vec::new(),
             tokens_kept: Vec::new(),
             bytes_held: 0,

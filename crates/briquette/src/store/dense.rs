@@ -7,11 +7,12 @@ use super::{
     Eviction, SlotStore, Store, StoreBuilder, StoreOptions, StoreQuery,
     buffer::zeros,
     interface::{attend_entries, sees_all},
-    join::{append_entries, longest},
+    join::append_entries,
     replay::ReplayStore,
 };
 use crate::{
     Result,
+    columns::longest,
     ops::{
         AppendColumn, AppendInput, AttentionOutput, AttentionStatistics, DenseKv, Entries,
         KvLayout, Selection, SlotRows, Visibility, constant_ints, gather_entries, gather_positions,
@@ -32,6 +33,10 @@ pub struct Dense {}
 impl StoreBuilder for Dense {
     fn name(&self) -> &str {
         "dense"
+    }
+
+    fn holds_value_dims(&self) -> bool {
+        true
     }
 
     fn build(&self, options: StoreOptions) -> Box<dyn Store> {
@@ -81,11 +86,15 @@ impl DenseStore {
 
     /// Creates buffers of `columns` columns without entries.
     pub(super) fn empty(&self, columns: usize) -> Entries {
-        let StoreOptions { shape, batch, dtype, observes, ref device, ref ops, .. } = self.options;
-        let rows = [batch, shape.kv_heads, columns, shape.head_dim];
+        let StoreOptions { shape, value_dim, batch, dtype, observes, .. } = self.options;
+        let (device, ops) = (&self.options.device, self.options.ops.as_ref());
+        let rows = |channels| {
+            let shape = [batch, shape.kv_heads, columns, channels];
+            zeros(shape, dtype, device, ops)
+        };
         Entries {
-            keys: zeros(rows, dtype, device, ops.as_ref()),
-            values: zeros(rows, dtype, device, ops.as_ref()),
+            keys: rows(shape.head_dim),
+            values: rows(value_dim),
             positions: Tensor::full([batch, shape.kv_heads, columns], -1, device),
             statistics: statistics::zeros(observes, shape, batch, columns, device),
             clustering: None,

@@ -69,6 +69,11 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether values may have another number of channels than keys.
+    fn holds_value_dims(&self) -> bool {
+        false
+    }
+
     /// Whether it holds an entry that several tokens share only once.
     fn holds_clusters(&self) -> bool {
         false
@@ -93,8 +98,12 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
 pub struct StoreOptions {
     /// The layer it is for.
     pub layer: usize,
-    /// The dimensions of the cache.
+    /// The dimensions of the cache, with those of its layer.
     pub shape: CacheShape,
+    /// Number of channels of a value.
+    pub value_dim: usize,
+    /// Whether values are the first channels of keys.
+    pub(crate) values_in_keys: bool,
     /// Number of batch rows.
     pub batch: usize,
     /// The type keys and values are held in.
@@ -122,8 +131,9 @@ impl StoreOptions {
 
     /// Bytes of a key and a value of every row and kv head, in the cache's type.
     pub(crate) fn pair_bytes(&self) -> usize {
-        let row = self.rows.bytes(self.shape.head_dim, self.dtype.size());
-        2 * self.batch * self.shape.kv_heads * row
+        let row = |channels| self.rows.bytes(channels, self.dtype.size());
+        let pair = row(self.shape.head_dim) + row(self.value_dim);
+        self.batch * self.shape.kv_heads * pair
     }
 
     /// Maximum bytes of the offsets at which each row and head begins in a list.

@@ -5,7 +5,7 @@ use burn::tensor::{Int, Tensor};
 use super::{Store, StoreOptions};
 use crate::{
     Result,
-    columns::{right_aligned, right_aligned_entries},
+    columns::{longest, right_aligned, right_aligned_entries},
     ops::{ClusterTable, Entries, Ops, norm, unit},
     rows::{append_int_rows, append_rows},
     stage::statistics,
@@ -107,9 +107,4 @@ fn aligned(
         clustering: None,
     };
     (entries, table)
-}
-
-/// The most entries of a head.
-pub(super) fn longest(counts: &[usize]) -> usize {
-    counts.iter().copied().max().unwrap_or(0)
 }

@@ -113,22 +113,25 @@ impl Layout {
         buffer_bytes(&self.offsets, rows)
     }
 
-    /// Packs the last columns of each head in keys and values, `[batch, heads, columns, head_dim]`,
+    /// Packs the last columns of each head in keys and values, `[batch, heads, columns, channels]`,
     /// into lists.
     pub(super) fn pack(
         &self,
         [keys, values]: [Tensor<4>; 2],
         ops: &dyn Ops,
     ) -> Result<[Tensor<2>; 2]> {
-        let [batch, heads, columns, channels] = keys.dims();
+        let [batch, heads, columns, _] = keys.dims();
         let (counts, rows) = (&self.counts[..], batch * heads * columns);
         if counts.iter().all(|&count| count == columns) {
-            return Ok([keys, values].map(|x| x.reshape([rows, channels])));
+            return Ok([keys, values].map(|x| {
+                let channels = x.dims()[3];
+                x.reshape([rows, channels])
+            }));
         }
         Ok(ops.pack(PackInput { keys, values, counts, offsets: self.offsets() })?)
     }
 
-    /// Lays lists of keys and values out in rectangles, `[batch, heads, width, head_dim]`, with a
+    /// Lays lists of keys and values out in rectangles, `[batch, heads, width, channels]`, with a
     /// tail behind them. Numbers at padding do not matter.
     pub(super) fn pad(
         &self,

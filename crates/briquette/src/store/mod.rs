@@ -24,6 +24,7 @@ mod slots;
 mod spec;
 mod tokens;
 mod turbo_quant;
+mod values_in_keys;
 
 pub use clustered::Clustered;
 pub use dense::{Dense, DenseStore};
@@ -38,3 +39,4 @@ pub use replay::ReplayStore;
 pub use slots::{Eviction, SlotStore};
 pub(crate) use spec::StoreSpec;
 pub use turbo_quant::TurboQuant;
+pub(crate) use values_in_keys::{build, restore};

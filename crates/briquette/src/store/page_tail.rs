@@ -7,13 +7,13 @@ use burn::tensor::{Int, Tensor};
 use super::{
     DenseStore, Store, StoreOptions,
     dense::{append_token, write},
-    join::{joined_tokens, longest},
+    join::joined_tokens,
     packed::write_rows,
     pages::upload,
 };
 use crate::{
     Result,
-    columns::behind_zeros,
+    columns::{behind_zeros, longest},
     ops::{AppendColumn, AttentionStatistics, Entries, Selection, Tail, gather_entries},
     prefix::{Parts, PrefixError},
     rows::select_list,

@@ -39,6 +39,10 @@ impl StoreBuilder for Ragged {
         true
     }
 
+    fn holds_value_dims(&self) -> bool {
+        true
+    }
+
     fn build(&self, options: StoreOptions) -> Box<dyn Store> {
         Box::new(Segmented::<RaggedBody>::new(options))
     }
@@ -53,7 +57,7 @@ struct RaggedBody {
     tokens: Tokens,
     /// `[total, head_dim]`
     keys: Tensor<2>,
-    /// `[total, head_dim]`
+    /// `[total, value_dim]`
     values: Tensor<2>,
     bytes: usize,
 }
@@ -175,16 +179,16 @@ impl Body for RaggedBody {
     }
 
     fn restore(mut parts: Parts, options: &StoreOptions) -> Result<Self> {
-        let StoreOptions { shape, batch, ref device, .. } = *options;
+        let StoreOptions { shape, value_dim, batch, ref device, .. } = *options;
         let mut of_tokens = parts.take_parts("tokens");
         let counts = of_tokens.take_list("counts", batch * shape.kv_heads)?;
         let layout = Layout::new(batch, shape.kv_heads, &counts, None, device);
         let layout = layout.of_width(of_tokens.take_number("width")?)?;
-        let (width, dims) = (layout.width, [layout.total(), shape.head_dim]);
+        let (width, total) = (layout.width, layout.total());
         let tokens = Tokens::take(layout, width, &mut of_tokens, options)?;
         of_tokens.finish()?;
-        let mut rows = |name| parts.take_float(name, dims, device);
-        let both = [rows("keys")?, rows("values")?];
+        let mut rows = |name, channels| parts.take_float(name, [total, channels], device);
+        let both = [rows("keys", shape.head_dim)?, rows("values", value_dim)?];
         parts.finish()?;
         Ok(Self::new(tokens, both, options))
     }

@@ -3,17 +3,13 @@ use std::sync::OnceLock;
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery,
-    dense::write_statistics,
-    interface::attend_entries,
-    join::{append_entries, longest},
-    layout::Layout,
-    replay::ReplayStore,
-    slots::misfit,
-    tokens::Tokens,
+    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery, dense::write_statistics,
+    interface::attend_entries, join::append_entries, layout::Layout, replay::ReplayStore,
+    slots::misfit, tokens::Tokens,
 };
 use crate::{
     Result,
+    columns::longest,
     ops::{
         AttentionOutput, AttentionStatistics, Clustering, Entries, Selection, Tail,
         gather_positions, gather_scalars,
@@ -36,7 +32,7 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
 
     fn tokens_mut(&mut self) -> &mut Tokens;
 
-    /// Keys and values of all its entries, each `[total, head_dim]`.
+    /// Keys and values of all its entries, `[total, head_dim]` and `[total, value_dim]`.
     fn rows(&self) -> [&Tensor<2>; 2];
 
     /// Whether a token appended to heads that hold `held` tokens can take an entry's place.
@@ -149,10 +145,9 @@ pub(super) enum Packing<B> {
 
 /// A tail of no entries.
 pub(super) fn no_tail(options: &StoreOptions) -> Tail {
-    let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
-    let row = [batch, shape.kv_heads, 1, shape.head_dim];
-    let nothing = Tensor::empty(row, (device, dtype));
-    Tail { keys: nothing.clone(), values: nothing, entries: 0 }
+    let StoreOptions { shape, value_dim, batch, dtype, ref device, .. } = *options;
+    let row = |channels| Tensor::empty([batch, shape.kv_heads, 1, channels], (device, dtype));
+    Tail { keys: row(shape.head_dim), values: row(value_dim), entries: 0 }
 }
 
 /// A body, and behind it a tail of newer entries in buffers that are written in place.

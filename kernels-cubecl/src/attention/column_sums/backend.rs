@@ -5,9 +5,9 @@ use super::{
     portable::{ColumnSumsBlueprint, column_scores_tiled},
 };
 #[cfg(cubecl_0_12)]
-use crate::common::tile::wgmma::takes_heads;
+use crate::{attention::scoring::ScoreKinds, common::tile::wgmma::takes_heads};
 use crate::{
-    attention::visible::Visible,
+    attention::{scoring::Scores, visible::Visible},
     common::{
         backend::*,
         tile::{
@@ -24,7 +24,7 @@ pub(super) const FEWEST_KEYS: usize = SIDE;
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait ColumnScoresBackend: Backend {
     /// See [`super::column_scores`]: sums, local sums and sums of squares.
-    #[fusion(meta = |queries, keys, _lse, _visible, _scale, local, squares| {
+    #[fusion(meta = |queries, keys, _lse, _visible, _scores, local, squares| {
         let shapes = output_shapes(&queries.shape, &keys.shape, *local, *squares);
         let [sums, local_sums, squares] = shapes.map(|shape| TensorSpec::new(shape, DType::F32));
         (sums, local_sums, squares)
@@ -34,7 +34,7 @@ pub(super) trait ColumnScoresBackend: Backend {
         keys: FloatTensor<Self>,
         log_sum_exp: FloatTensor<Self>,
         #[extension_type] visible: Visible<Self>,
-        scale: f32,
+        #[extension_type] scores: Scores<Self>,
         local: usize,
         squares: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
@@ -54,7 +54,7 @@ impl ColumnScoresBackend for CubeBackend {
         keys: FloatTensor<Self>,
         log_sum_exp: FloatTensor<Self>,
         visible: Visible<Self>,
-        scale: f32,
+        scores: Scores<Self>,
         local: usize,
         squares: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
@@ -65,9 +65,13 @@ impl ColumnScoresBackend for CubeBackend {
         let sums = output_shapes(&shape, &keys.shape(), local, squares)
             .map(|shape| empty(&queries, shape, DType::F32));
         let (by_position, positions) = visible.positions(&queries, DType::I32);
-        let blueprint = ColumnSumsBlueprint { head_dim, by_position, local: local > 0, squares };
         #[cfg(cubecl_0_12)]
-        if !by_position && takes_heads(&queries, &keys) {
+        let scale = scores.numbers().scale;
+        let (scoring, kinds) = scores.into_arg();
+        let blueprint =
+            ColumnSumsBlueprint { head_dim, by_position, local: local > 0, squares, kinds };
+        #[cfg(cubecl_0_12)]
+        if !by_position && takes_heads(&queries, &keys) && kinds == ScoreKinds::default() {
             wgmma::launch([queries, keys, log_sum_exp], sums.clone(), scale, local, blueprint);
             return sums.into();
         }
@@ -90,7 +94,7 @@ impl ColumnScoresBackend for CubeBackend {
                 local_out,
                 squared_out,
                 local,
-                scale,
+                scoring,
                 blueprint,
                 [query, int],
             );
@@ -108,7 +112,7 @@ impl ColumnScoresBackend for CubeBackend {
                 local_out,
                 squared_out,
                 local,
-                scale,
+                scoring,
                 blueprint,
                 [query, key, int],
             );

@@ -3,11 +3,14 @@ use std::f32::consts::LOG2_E;
 use cubecl::prelude::*;
 
 use super::portable::ColumnSumsBlueprint;
-use crate::common::{
-    line::write,
-    masked::MASKED,
-    nvidia::exp2::exp2,
-    tile::mma::{CHUNK, Chunk, Pair, multiply, pitch, rows_of_a, rows_of_b, zeros},
+use crate::{
+    attention::scoring::ScoreArgs,
+    common::{
+        line::write,
+        masked::MASKED,
+        nvidia::exp2::exp2,
+        tile::mma::{CHUNK, Chunk, Pair, multiply, pitch, rows_of_a, rows_of_b, zeros},
+    },
 };
 
 /// Planes of a cube, of 32 keys each.
@@ -47,11 +50,11 @@ pub(super) fn column_scores_mma<E: Float, I: Int>(
     local_sums: &mut Tensor<f32>,
     squares: &mut Tensor<f32>,
     local_queries: usize,
-    scale: f32,
+    scoring: &ScoreArgs,
     #[comptime] blueprint: ColumnSumsBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let ColumnSumsBlueprint { head_dim, by_position, local, squares: squared } = blueprint;
+    let ColumnSumsBlueprint { head_dim, by_position, local, squares: squared, kinds } = blueprint;
     let (rows, units, block) = comptime!((ROWS, ROWS, QUERIES));
     let pitch = comptime!(pitch(head_dim));
     let chunks = comptime!(head_dim / CHUNK);
@@ -153,8 +156,13 @@ pub(super) fn column_scores_mma<E: Float, I: Int>(
     }
     sync_cube();
 
-    let powers = scale * LOG2_E;
-    let blocks = (new - start).div_ceil(block);
+    let powers = scoring.late_scale(kinds) * LOG2_E;
+    let mut end = new;
+    if comptime!(blueprint.skips()) {
+        end = scoring.end_of_sight(first + rows - 1).max(old) - old;
+        end = end.min(new);
+    }
+    let blocks = (end - start).div_ceil(block);
     for number in 0..blocks {
         let base = start + number * block;
         let stage = number % 2 * block;
@@ -185,7 +193,11 @@ pub(super) fn column_scores_mma<E: Float, I: Int>(
             }
         }
 
-        let whole = first + rows <= base + old + 1;
+        let mut whole = first + rows <= base + old + 1;
+        if comptime!(kinds.window) {
+            let last = base + block - 1 + old;
+            whole = whole && !scoring.hides(first as i32 - last as i32, kinds);
+        }
         let counted = base + block > local_start;
         #[unroll]
         for pair in 0..comptime!(block / 16) {
@@ -202,16 +214,20 @@ pub(super) fn column_scores_mma<E: Float, I: Int>(
                 multiply::<E>(&a[step * 2 + 1], &b, 0usize, &mut scores[2]);
                 multiply::<E>(&a[step * 2 + 1], &b, 1usize, &mut scores[3]);
             }
-            if comptime!(by_position) || !whole {
+            if comptime!(by_position || kinds.change_scores()) || !whole {
                 #[unroll]
                 for own in 0..16usize {
                     let (key, tile, side) = comptime!((own / 4, own / 2 % 2, own % 2));
                     let column = pair * 16 + tile * 8 + quad * 2 + side;
                     let position = positions[stage + column];
-                    let hidden = key_positions[key] < 0 || key_positions[key] > position;
+                    let distance = key_positions[key] - position;
+                    let mut hidden = key_positions[key] < 0 || key_positions[key] > position;
+                    if comptime!(kinds.window) {
+                        hidden = hidden || scoring.hides(distance, kinds);
+                    }
                     let score = &mut scores[key / 2 * 2 + tile];
                     let mut two = score[key % 2];
-                    let one = two.extract(side);
+                    let one = scoring.late_score(two.extract(side), head, distance, kinds);
                     two.insert(side, select(hidden, MASKED, one));
                     score[key % 2] = two;
                 }

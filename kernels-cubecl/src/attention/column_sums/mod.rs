@@ -31,8 +31,8 @@ pub struct ColumnScoresOutput {
 /// 32 at a time; products are exact in f32. Elsewhere, and for f32, a cube of 128 units multiplies
 /// 32 × 32 tiles in f32.
 ///
-/// On CubeCL 0.12 (`next/burn-0.23.patch`) and Hopper, a causal call with head_dim 64 or 128 is
-/// computed by four groups of 128 units with 64 keys each, 128 queries at a time.
+/// On CubeCL 0.12 (`next/burn-0.23.patch`) and Hopper, a causal call with head_dim 64 or 128 and
+/// plain scoring is computed by four groups of 128 units with 64 keys each, 128 queries at a time.
 ///
 /// `log_sum_exp` is what [`attention`](crate::attention()) gave for the queries,
 /// `[batch, query_heads, new]`, f32; the sums over the last `local` queries come besides those over
@@ -40,7 +40,8 @@ pub struct ColumnScoresOutput {
 ///
 /// Causally it does batch · query_heads · new · (2 · entries − new) · head_dim operations, half of
 /// what attention does, and one exponential per weight; it writes 4 bytes per entry and query head
-/// for each sum wanted.
+/// for each sum wanted. Within a window it skips the queries behind those that see the cube's last
+/// key.
 ///
 /// # Errors
 /// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to add up,
@@ -59,7 +60,7 @@ pub fn column_scores(
         keys,
         log_sum_exp.into_dispatch(),
         visibility.into(),
-        scoring.scale as f32,
+        scoring.into(),
         local,
         squares,
     );
@@ -79,8 +80,8 @@ fn check(input: &AttentionInput, log_sum_exp: &Tensor<3>, local: usize) -> Resul
     check.value("local", local, local <= new, format!("at most {new}, the queries"))?;
     let entries = input.keys.dims()[2];
     check.countable("the sums", &[batch, heads, entries])?;
-    check.plain(&input.scoring)?;
-    check.tensors(8)?;
+    let of_heads = check.scoring(&input.scoring, heads)?;
+    check.tensors(8 + of_heads)?;
     // The most cubes of either way to launch.
     let blocks = entries.div_ceil(FEWEST_KEYS);
     check.cubes([blocks.max(heads), blocks.max(heads), batch])

@@ -1,8 +1,11 @@
 use cubecl::prelude::*;
 
-use crate::common::{
-    line::write,
-    tile::portable::{SIDE, products, rows_of, slices},
+use crate::{
+    attention::scoring::{ScoreArgs, ScoreKinds},
+    common::{
+        line::write,
+        tile::portable::{SIDE, products, rows_of, slices},
+    },
 };
 
 /// Compile-time parameters of all kernels.
@@ -15,6 +18,14 @@ pub(super) struct ColumnSumsBlueprint {
     pub(super) local: bool,
     /// Whether sums of squares are wanted.
     pub(super) squares: bool,
+    pub(super) kinds: ScoreKinds,
+}
+
+impl ColumnSumsBlueprint {
+    /// Whether the last queries may see no key of a cube, and are not read then.
+    pub(super) const fn skips(self) -> bool {
+        self.kinds.window && !self.by_position
+    }
 }
 
 /// Adds up what the eight units of a row have, in order, and writes it.
@@ -59,11 +70,11 @@ pub(super) fn column_scores_tiled<Q: Float, K: Float, I: Int>(
     local_sums: &mut Tensor<f32>,
     squares: &mut Tensor<f32>,
     local_queries: usize,
-    scale: f32,
+    scoring: &ScoreArgs,
     #[comptime] blueprint: ColumnSumsBlueprint,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
-    let ColumnSumsBlueprint { head_dim, by_position, local, squares: squared } = blueprint;
+    let ColumnSumsBlueprint { head_dim, by_position, local, squares: squared, kinds } = blueprint;
     let unit = UNIT_POS as usize;
     let pair = unit / 8;
     let part = unit % 8;
@@ -104,7 +115,12 @@ pub(super) fn column_scores_tiled<Q: Float, K: Float, I: Int>(
     if comptime!(!by_position) && first > old {
         base = (first - old) / SIDE * SIDE;
     }
-    while base < new {
+    let mut end = new;
+    if comptime!(blueprint.skips()) {
+        end = scoring.end_of_sight(first + SIDE - 1).max(old) - old;
+        end = end.min(new);
+    }
+    while base < end {
         let scores = products::<K, Q>(
             keys,
             key_rows,
@@ -128,8 +144,15 @@ pub(super) fn column_scores_tiled<Q: Float, K: Float, I: Int>(
                 }
                 #[unroll]
                 for row in 0..2usize {
-                    if key_positions[row] >= 0 && key_positions[row] <= position {
-                        let weight = (scores[row * 4 + column] * scale - offset).exp();
+                    let distance = key_positions[row] - position;
+                    let mut seen = key_positions[row] >= 0 && key_positions[row] <= position;
+                    if comptime!(kinds.window) {
+                        seen = seen && !scoring.hides(distance, kinds);
+                    }
+                    if seen {
+                        let scaled = scores[row * 4 + column] * scoring.scale;
+                        let score = scoring.score(scaled, head, distance, kinds);
+                        let weight = (score - offset).exp();
                         weights[row] += weight;
                         if comptime!(squared) {
                             squared_weights[row] += weight * weight;

@@ -1,6 +1,9 @@
 use cubecl::prelude::*;
 
-use crate::common::{line::StridedSlice, masked::MASKED};
+use crate::{
+    attention::scoring::ScoreArgs,
+    common::{line::StridedSlice, masked::MASKED},
+};
 
 /// Units of a cube.
 pub(crate) const UNITS: usize = 256;
@@ -37,7 +40,7 @@ fn load_parts(
     own
 }
 
-/// Merges the parts of each query and turns scores into weights.
+/// Merges the parts of each query, and its sink if there is one, and turns scores into weights.
 ///
 /// The first cube of a query writes its output; each cube turns a block of its scores into weights.
 /// Parts and output are contiguous.
@@ -48,9 +51,13 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     output: &mut [Q],
     weights: &mut Tensor<f32>,
     count: usize,
+    query_heads: usize,
     kv_heads: usize,
+    new: usize,
     entries: usize,
+    scoring: &ScoreArgs,
     #[comptime] head_dim: usize,
+    #[comptime] sinks: bool,
     #[comptime] listed: bool,
     #[comptime] wanted: bool,
     #[define(Q, I)] _types: [ElemType; 2],
@@ -101,8 +108,13 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
         sync_cube();
         half /= 2;
     }
-    let highest = highs[0];
-    let total = found[0];
+    let head = line / new % query_heads;
+    let (highest, total) = if comptime!(sinks) {
+        let (highest, total, _) = scoring.with_sink(highs[0], found[0], head);
+        (highest, total)
+    } else {
+        (highs[0], found[0])
+    };
     shares[unit] = (own - highest).exp();
     sync_cube();
     // A query that sees nothing has the sum zero.
@@ -137,10 +149,7 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
         }
     }
     if comptime!(wanted) {
-        let query_heads = weights.shape(1);
-        let new = weights.shape(2);
         let row = line % new;
-        let head = line / new % query_heads;
         let batch = line / new / query_heads;
         let place = batch * weights.stride(0) + head * weights.stride(1) + row * weights.stride(2);
         let columns = weights.shape(3);

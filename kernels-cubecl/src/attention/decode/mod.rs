@@ -24,7 +24,8 @@ pub const FEW_QUERIES: usize = 8;
 ///
 /// # Errors
 /// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend
-/// to, or the device has no kernels or cannot launch so much.
+/// to, weights depend on positions that the layout lacks, or the device has no kernels or cannot
+/// launch so much.
 pub fn decode(input: &DecodeInput) -> Result<DecodeOutput> {
     match &input.kv {
         KvLayout::Dense(kv) => dense(input, kv),

@@ -9,9 +9,9 @@ use super::{
     portable::{PrefillBlueprint, attention_tiled},
 };
 #[cfg(cubecl_0_12)]
-use crate::common::tile::wgmma::takes_heads;
+use crate::{attention::scoring::ScoreKinds, common::tile::wgmma::takes_heads};
 use crate::{
-    attention::visible::Visible,
+    attention::{scoring::Scores, visible::Visible},
     common::{
         backend::*,
         tile::{
@@ -44,7 +44,7 @@ pub(crate) enum Tiles<B: Backend> {
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(crate) trait AttentionBackend: Backend {
     /// See [`super::attention`] and [`crate::sparse_attention`]: output and log-sum-exp.
-    #[fusion(meta = |queries, _keys, _values, _visible, _tiles, _scale| {
+    #[fusion(meta = |queries, _keys, _values, _visible, _tiles, _scores| {
         let sums = Shape::from([0, 1, 2].map(|dim| queries.shape[dim]));
         (queries.clone(), TensorSpec::new(sums, DType::F32))
     })]
@@ -54,7 +54,7 @@ pub(crate) trait AttentionBackend: Backend {
         values: FloatTensor<Self>,
         #[extension_type] visible: Visible<Self>,
         #[extension_type] tiles: Tiles<Self>,
-        scale: f32,
+        #[extension_type] scores: Scores<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
@@ -65,7 +65,7 @@ impl AttentionBackend for CubeBackend {
         values: FloatTensor<Self>,
         visible: Visible<Self>,
         tiles: Tiles<Self>,
-        scale: f32,
+        scores: Scores<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let shape = queries.shape();
         let (batch, heads, new, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
@@ -81,10 +81,14 @@ impl AttentionBackend for CubeBackend {
                 Some(PatternLaunch::new(lists, bits, distances, pairs, first_block, blocks))
             }
         };
-        let blueprint = PrefillBlueprint { head_dim, by_position, sparse: pattern.is_some() };
+        let sparse = pattern.is_some();
+        #[cfg(cubecl_0_12)]
+        let scale = scores.numbers().scale;
+        let (scoring, kinds) = scores.into_arg();
+        let blueprint = PrefillBlueprint { head_dim, by_position, sparse, kinds };
         let pattern: ComptimeOptionArgs<Pattern> = pattern.into();
         #[cfg(cubecl_0_12)]
-        if takes_heads(&queries, &keys) {
+        if takes_heads(&queries, &keys) && kinds == ScoreKinds::default() {
             let outputs = [&output, &log_sum_exp];
             wgmma::launch([queries, keys, values], positions, pattern, outputs, scale, blueprint);
             return (output, log_sum_exp);
@@ -106,7 +110,7 @@ impl AttentionBackend for CubeBackend {
                 pattern,
                 output.clone().into_tensor_arg(),
                 log_sum_exp.clone().into_tensor_arg(),
-                scale,
+                scoring,
                 blueprint,
                 [query, int],
             );
@@ -123,7 +127,7 @@ impl AttentionBackend for CubeBackend {
                 pattern,
                 output.clone().into_tensor_arg(),
                 log_sum_exp.clone().into_tensor_arg(),
-                scale,
+                scoring,
                 blueprint,
                 [query, key, int],
             );

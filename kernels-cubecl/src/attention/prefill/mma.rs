@@ -6,12 +6,15 @@ use super::{
     pattern::{Pattern, first_key_of, is_whole},
     portable::PrefillBlueprint,
 };
-use crate::common::{
-    masked::MASKED,
-    nvidia::exp2::exp2,
-    tile::mma::{
-        CHUNK, Chunk, Pair, SLACK, accumulators, columns_of_b, multiply, pitch, rows_of_a,
-        rows_of_b,
+use crate::{
+    attention::scoring::ScoreArgs,
+    common::{
+        masked::MASKED,
+        nvidia::exp2::exp2,
+        tile::mma::{
+            CHUNK, Chunk, Pair, SLACK, accumulators, columns_of_b, multiply, pitch, rows_of_a,
+            rows_of_b,
+        },
     },
 };
 
@@ -39,11 +42,11 @@ pub(super) fn attention_mma<E: Float, I: Int>(
     pattern: &ComptimeOption<Pattern>,
     output: &mut Tensor<Pair<E>>,
     log_sum_exp: &mut Tensor<f32>,
-    scale: f32,
+    scoring: &ScoreArgs,
     #[comptime] blueprint: PrefillBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let PrefillBlueprint { head_dim, by_position, sparse } = blueprint;
+    let PrefillBlueprint { head_dim, by_position, sparse, kinds } = blueprint;
     let (tall, block, units, rows) = comptime!((TALL, KEYS, UNITS, QUERIES));
     let pitch = comptime!(pitch(head_dim));
     let chunks = comptime!(head_dim / CHUNK);
@@ -115,6 +118,10 @@ pub(super) fn attention_mma<E: Float, I: Int>(
     }
     let mut blocks = seen.div_ceil(block);
     let mut start = 0usize.runtime();
+    if comptime!(blueprint.skips()) {
+        start = scoring.first_seen(first + old) / block * block;
+        blocks -= start / block;
+    }
     let mut list = 0usize.runtime();
     let mut words = 0usize.runtime();
     if comptime!(sparse) {
@@ -148,9 +155,13 @@ pub(super) fn attention_mma<E: Float, I: Int>(
     }
     sync_cube();
 
+    let scale = scoring.late_scale(kinds);
     let powers = scale * LOG2_E;
     for number in 0..blocks {
         let mut base = number * block;
+        if comptime!(blueprint.skips()) {
+            base += start;
+        }
         let mut next = base + block;
         let mut bits_set = true.runtime();
         let stage = number % 2 * block;
@@ -209,8 +220,12 @@ pub(super) fn attention_mma<E: Float, I: Int>(
             }
         }
 
-        let whole = base + block <= first + plane * own + old + 1;
-        if comptime!(by_position) || !whole {
+        let mut whole = base + block <= first + plane * own + old + 1;
+        if comptime!(kinds.window) {
+            let last = first + plane * own + own - 1 + old;
+            whole = whole && !scoring.hides(base as i32 - last as i32, kinds);
+        }
+        if comptime!(by_position || kinds.change_scores()) || !whole {
             #[unroll]
             for tile in 0..long {
                 #[unroll]
@@ -225,8 +240,12 @@ pub(super) fn attention_mma<E: Float, I: Int>(
                     for half in 0..halves {
                         let score = &mut scores[half / 2 * long + tile];
                         let mut pair = score[half % 2];
-                        let own = pair.extract(side);
+                        let distance = position - row_positions[half];
+                        let own = scoring.late_score(pair.extract(side), head, distance, kinds);
                         let mut hidden = hidden || position > row_positions[half];
+                        if comptime!(kinds.window) {
+                            hidden = hidden || scoring.hides(distance, kinds);
+                        }
                         if comptime!(sparse) {
                             if !bits_set && !hidden {
                                 let pattern = pattern.as_ref().unwrap();
@@ -328,8 +347,19 @@ pub(super) fn attention_mma<E: Float, I: Int>(
         sum += plane_shuffle_xor(sum, 1);
         sum += plane_shuffle_xor(sum, 2);
         if row < new {
-            let blank = row_positions[half] < 0;
-            let factor = Pair::<f32>::new(select(blank, 0.0, 1.0 / sum));
+            let mut blank = row_positions[half] < 0;
+            if comptime!(kinds.window) {
+                blank = blank || highest[half] <= MASKED;
+            }
+            let mut high = highest[half] * scale;
+            let mut kept = f32::new(1.0);
+            if comptime!(kinds.sinks) {
+                let (most, all, less) = scoring.with_sink(high, sum, head);
+                high = most;
+                sum = all;
+                kept = less;
+            }
+            let factor = Pair::<f32>::new(select(blank, 0.0, kept / sum));
             #[unroll]
             for tile in 0..wide {
                 let place = (output_start + row * output.stride(2)) / 2 + tile * 4 + quad;
@@ -338,7 +368,7 @@ pub(super) fn attention_mma<E: Float, I: Int>(
             }
             if quad == 0 {
                 let place = lse_start + row * log_sum_exp.stride(2);
-                let log = highest[half] * scale + sum.ln();
+                let log = high + sum.ln();
                 log_sum_exp[place] = select(blank, -f32::new(MASKED), log);
             }
         }

@@ -17,9 +17,9 @@ pub struct PromptAttention {
     /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where the query is
     /// padding.
     pub output: Tensor<4>,
-    /// The logarithm of the sum of the exponentials of each query's scores,
+    /// The logarithm of the sum of the exponentials of each query's scores, a sink among them,
     /// `[batch, query_heads, new]`, f32: what [`column_scores`](crate::column_scores()) needs to
-    /// tell weights from scores. 1e30 where the query is padding.
+    /// tell weights from scores. 1e30 where the query is padding, or nothing is in its window.
     pub log_sum_exp: Tensor<3>,
 }
 
@@ -34,15 +34,16 @@ pub struct PromptAttention {
 /// second product. Elsewhere, and for f32, a cube of 128 units has 32 queries and multiplies 32 ×
 /// 32 tiles in f32.
 ///
-/// On CubeCL 0.12 (`next/burn-0.23.patch`) and Hopper, a call with head_dim 64 or 128 is computed
-/// by two groups of 128 units with 64 queries each, 128 keys at a time; keys and values are
-/// multiplied from shared memory, where the tensor memory accelerator lays them, and weights from
-/// registers.
+/// On CubeCL 0.12 (`next/burn-0.23.patch`) and Hopper, a call with head_dim 64 or 128 and plain
+/// scoring is computed by two groups of 128 units with 64 queries each, 128 keys at a time; keys
+/// and values are multiplied from shared memory, where the tensor memory accelerator lays them, and
+/// weights from registers.
 ///
 /// Causally it does 2 · batch · query_heads · new · (2 · entries − new) · head_dim operations (half
 /// of a square for a prompt), reads queries once and the keys and values of a head once for every
 /// cube of its queries, mostly from the cache of the device, and writes the output and 4 bytes per
-/// query. By position it looks at every key.
+/// query. By position it looks at every key. Within a window it skips the keys before those of the
+/// cube's first query, unless it goes by position.
 ///
 /// # Errors
 /// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend
@@ -57,7 +58,7 @@ pub fn attention(input: &AttentionInput) -> Result<PromptAttention> {
         values,
         visibility.into(),
         Tiles::All,
-        scoring.scale as f32,
+        scoring.into(),
     );
     Ok(PromptAttention {
         output: Tensor::from_dispatch(output),
@@ -68,11 +69,11 @@ pub fn attention(input: &AttentionInput) -> Result<PromptAttention> {
 fn check(input: &AttentionInput) -> Result<()> {
     let check = Check::new("attention", &input.queries.device())?;
     check_heads(&check, &input.queries, &input.keys, &input.visibility)?;
-    check.shape("values", input.values.dims(), input.keys.dims())?;
+    check.values("values", input.values.dims(), input.keys.dims())?;
     check.same_type("values", input.values.dtype(), input.keys.dtype())?;
     let [batch, heads, new, _] = input.queries.dims();
-    check.plain(&input.scoring)?;
-    check.tensors(7)?;
+    let of_heads = check.scoring(&input.scoring, heads)?;
+    check.tensors(7 + of_heads)?;
     // The most cubes of either way to launch.
     let blocks = new.div_ceil(FEWEST_QUERIES);
     check.cubes([blocks.max(heads), blocks.max(heads), batch])

@@ -1,9 +1,12 @@
 use cubecl::prelude::*;
 
 use super::pattern::{Pattern, first_key_of, is_whole};
-use crate::common::{
-    masked::MASKED,
-    tile::portable::{OWN, SIDE, UNITS, products, rows_of, slices},
+use crate::{
+    attention::scoring::{ScoreArgs, ScoreKinds},
+    common::{
+        masked::MASKED,
+        tile::portable::{OWN, SIDE, UNITS, products, rows_of, slices},
+    },
 };
 
 /// Keys whose values are in shared memory at a time.
@@ -17,6 +20,14 @@ pub(super) struct PrefillBlueprint {
     pub(super) by_position: bool,
     /// Whether a pattern says which tiles are computed, and what is seen within.
     pub(super) sparse: bool,
+    pub(super) kinds: ScoreKinds,
+}
+
+impl PrefillBlueprint {
+    /// Whether keys lie before the window of all queries of a cube, which are not read.
+    pub(super) const fn skips(self) -> bool {
+        self.kinds.window && !self.by_position
+    }
 }
 
 /// See [`super::attention`]: any type, any strides, sums in f32.
@@ -32,11 +43,11 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
     pattern: &ComptimeOption<Pattern>,
     output: &mut Tensor<Q>,
     log_sum_exp: &mut Tensor<f32>,
-    scale: f32,
+    scoring: &ScoreArgs,
     #[comptime] blueprint: PrefillBlueprint,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
-    let PrefillBlueprint { head_dim, by_position, sparse } = blueprint;
+    let PrefillBlueprint { head_dim, by_position, sparse, kinds } = blueprint;
     let channels = comptime!(head_dim.div_ceil(8));
     let unit = UNIT_POS as usize;
     let pair = unit / 8;
@@ -85,6 +96,11 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
         seen = (first + SIDE + old).min(entries);
     }
     let mut count = seen.div_ceil(SIDE);
+    let mut start = 0usize.runtime();
+    if comptime!(blueprint.skips()) {
+        start = scoring.first_seen(first + old) / SIDE * SIDE;
+        count -= start / SIDE;
+    }
     let mut list = 0usize.runtime();
     let mut words = 0usize.runtime();
     if comptime!(sparse) {
@@ -95,6 +111,9 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
     }
     for number in 0..count {
         let mut base = number * SIDE;
+        if comptime!(blueprint.skips()) {
+            base += start;
+        }
         let mut whole = true.runtime();
         if comptime!(sparse) {
             let pattern = pattern.as_ref().unwrap();
@@ -125,14 +144,18 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
             #[unroll]
             for row in 0..2usize {
                 let own = row * 4 + column;
+                let distance = position - positions[row];
                 let mut hidden = hidden || position > positions[row];
+                if comptime!(kinds.window) {
+                    hidden = hidden || scoring.hides(distance, kinds);
+                }
                 if comptime!(sparse) {
                     if !whole && !hidden {
                         let pattern = pattern.as_ref().unwrap();
                         hidden = !pattern.sees(words, entry, positions[row], position);
                     }
                 }
-                let score = scores[own] * scale;
+                let score = scoring.score(scores[own] * scoring.scale, head, distance, kinds);
                 scores[own] = select(hidden, MASKED, score);
             }
         }
@@ -205,8 +228,18 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
     for row in 0..2usize {
         let query = first + pair * 2 + row;
         if query < new {
-            let blank = positions[row] < 0;
-            let factor = select(blank, 0.0, 1.0 / total[row]);
+            let mut blank = positions[row] < 0;
+            if comptime!(kinds.window) {
+                blank = blank || highest[row] <= MASKED;
+            }
+            let mut kept = f32::new(1.0);
+            if comptime!(kinds.sinks) {
+                let (high, all, less) = scoring.with_sink(highest[row], total[row], head);
+                highest[row] = high;
+                total[row] = all;
+                kept = less;
+            }
+            let factor = select(blank, 0.0, kept / total[row]);
             let start =
                 batch * output.stride(0) + head * output.stride(1) + query * output.stride(2);
             let step = output.stride(3);

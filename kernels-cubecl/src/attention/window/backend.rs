@@ -4,7 +4,7 @@ use super::{
     portable::{self, Kind},
 };
 use crate::{
-    attention::visible::Visible,
+    attention::{scoring::Scores, visible::Visible},
     common::{
         backend::*,
         processors::processors,
@@ -35,7 +35,7 @@ const LEAST_SCALE: f32 = 1e-20;
 pub(super) trait WindowBackend: Backend {
     /// See [`super::window_weights`] and [`super::window_moments`]: the weights, or sums over all
     /// queries and others that are wanted.
-    #[fusion(meta = |queries, keys, _visible, _counted, _scale, kind| {
+    #[fusion(meta = |queries, keys, _visible, _counted, _scores, kind| {
         let shapes = shapes(&queries.shape, &keys.shape, *kind);
         let [first, squares, scatter] = shapes.map(|shape| TensorSpec::new(shape, DType::F32));
         (first, squares, scatter)
@@ -45,7 +45,7 @@ pub(super) trait WindowBackend: Backend {
         keys: FloatTensor<Self>,
         #[extension_type] visible: Visible<Self>,
         counted: IntTensor<Self>,
-        scale: f32,
+        #[extension_type] scores: Scores<Self>,
         kind: Kind,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
@@ -69,18 +69,18 @@ impl WindowBackend for CubeBackend {
         keys: FloatTensor<Self>,
         visible: Visible<Self>,
         counted: IntTensor<Self>,
-        scale: f32,
+        scores: Scores<Self>,
         kind: Kind,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let outputs = shapes(&queries.shape(), &keys.shape(), kind)
             .map(|shape| empty(&queries, shape, DType::F32));
         let (by_position, [of_queries, of_entries]) = visible.positions(&queries, counted.dtype);
-        let on_planes = takes_planes(&queries, &keys, scale);
+        let on_planes = takes_planes(&queries, &keys, scores.numbers().scale);
         let tensors = [queries, keys, of_queries, of_entries, counted];
         if on_planes {
-            launch_planes(tensors, &outputs, by_position, scale, kind);
+            launch_planes(tensors, &outputs, by_position, scores, kind);
         } else {
-            launch_portable(tensors, &outputs, by_position, scale, kind);
+            launch_portable(tensors, &outputs, by_position, scores, kind);
         }
         outputs.into()
     }
@@ -125,7 +125,7 @@ fn launch_planes(
     tensors: [CubeTensor; 5],
     [first, squares, scatter]: &[CubeTensor; 3],
     by_position: bool,
-    scale: f32,
+    scores: Scores<CubeBackend>,
     kind: Kind,
 ) {
     let [queries, keys, query_positions, entry_positions, counted] = tensors;
@@ -135,6 +135,8 @@ fn launch_planes(
     let client = queries.client.clone();
     let types = [queries.dtype, counted.dtype].map(dtype_to_storage_type);
     let (queries, keys) = (chunked(queries), chunked(keys));
+    let (measuring, kinds) = scores.clone().into_arg();
+    let (weighing, _) = scores.into_arg();
     let cube = CubeDim::new_1d(mma::PLANES as u32 * 32);
     let tiles = entries.div_ceil(mma::KEYS);
 
@@ -153,9 +155,9 @@ fn launch_planes(
         entry_positions.clone().into_tensor_arg(),
         found.clone().into_tensor_arg(),
         old,
-        scale,
+        measuring,
         measured,
-        WindowBlueprint { head_dim, rows, by_position },
+        WindowBlueprint { head_dim, rows, by_position, kinds },
         types,
     );
 
@@ -176,9 +178,9 @@ fn launch_planes(
         squares.clone().into_tensor_arg(),
         scatter.clone().into_tensor_arg(),
         old,
-        scale,
+        weighing,
         weighed,
-        WindowBlueprint { head_dim, rows, by_position },
+        WindowBlueprint { head_dim, rows, by_position, kinds },
         kind,
         types,
     );
@@ -189,7 +191,7 @@ fn launch_portable(
     tensors: [CubeTensor; 5],
     [first, squares, scatter]: &[CubeTensor; 3],
     by_position: bool,
-    scale: f32,
+    scores: Scores<CubeBackend>,
     kind: Kind,
 ) {
     let [queries, keys, query_positions, entry_positions, counted] = tensors;
@@ -202,6 +204,9 @@ fn launch_portable(
     let vectors = [vector_size(&queries), vector_size(&keys)];
     let old = entries.saturating_sub(window);
 
+    let (measuring, kinds) = scores.clone().into_arg();
+    let (settling, _) = scores.clone().into_arg();
+    let (weighing, _) = scores.into_arg();
     let [highest_of, sums_of] =
         [(); 2].map(|()| empty(&queries, [splits, lists, rows], DType::F32));
     let [highest, inverse] = [(); 2].map(|()| empty(&queries, [lists, rows], DType::F32));
@@ -218,13 +223,14 @@ fn launch_portable(
         highest_of.clone().into_tensor_arg(),
         sums_of.clone().into_tensor_arg(),
         old,
-        scale,
+        measuring,
         group,
         tiles_of_split,
         head_dim,
         tile[0],
         tile[1],
         by_position,
+        kinds,
         types,
     );
     portable::settle::launch(
@@ -237,9 +243,11 @@ fn launch_portable(
         counted.into_tensor_arg(),
         highest.clone().into_tensor_arg(),
         inverse.clone().into_tensor_arg(),
+        settling,
         window,
         keys.shape()[1],
         by_position,
+        kinds,
         types[2],
     );
     portable::weigh::launch(
@@ -258,12 +266,13 @@ fn launch_portable(
         squares.clone().into_tensor_arg(),
         scatter.clone().into_tensor_arg(),
         old,
-        scale,
+        weighing,
         group,
         head_dim,
         tile[0],
         tile[1],
         by_position,
+        kinds,
         kind,
         types,
     );

@@ -11,9 +11,12 @@
 use cubecl::prelude::*;
 
 use super::portable::{EPSILON, Kind};
-use crate::common::{
-    masked::{LOWEST, MASKED},
-    tile::mma::{CHUNK, Chunk, Pair, accumulators, definition, two},
+use crate::{
+    attention::scoring::{ScoreArgs, ScoreKinds},
+    common::{
+        masked::{LOWEST, MASKED},
+        tile::mma::{CHUNK, Chunk, Pair, accumulators, definition, two},
+    },
 };
 
 /// Planes of a cube.
@@ -32,6 +35,7 @@ pub(super) struct WindowBlueprint {
     pub(super) rows: usize,
     /// Whether positions say which entries a query sees.
     pub(super) by_position: bool,
+    pub(super) kinds: ScoreKinds,
 }
 
 /// Place of a chunk of a query row in shared memory. Four lanes read a row and four the next at
@@ -67,6 +71,24 @@ fn load_keys<E: Float>(
     loaded
 }
 
+/// Query heads of a kv head, whose rows lie one after another.
+#[derive(CubeType)]
+struct HeadRows {
+    /// The first of the heads.
+    first: usize,
+    /// Rows of each.
+    queries: usize,
+    group: usize,
+}
+
+#[cube]
+impl HeadRows {
+    /// The query head of a row; the last if there is no such row.
+    fn of(&self, row: usize) -> usize {
+        self.first + (row / self.queries).min(self.group - 1)
+    }
+}
+
 /// Running maximum and sum of each lane for its rows. Registers have no room for all of them.
 #[derive(CubeType)]
 struct Own {
@@ -74,8 +96,8 @@ struct Own {
     total: Shared<[f32]>,
 }
 
-/// Takes the scores of 32 keys into maxima and sums, 16 rows at a time. All rows see all keys
-/// unless `masked` is set.
+/// Takes the scores of 32 keys into maxima and sums, 16 rows at a time. `first_row` is the first of
+/// the rows of a kv head. All rows see all keys, and scores are plain, unless `masked` is set.
 #[cube]
 fn measure_tile<E: Float>(
     stage: &Shared<[Chunk<E>]>,
@@ -86,11 +108,14 @@ fn measure_tile<E: Float>(
     base: usize,
     entries: usize,
     blocks: usize,
-    scale: f32,
+    scoring: &ScoreArgs,
+    heads: &HeadRows,
+    first_row: usize,
     #[comptime] blueprint: WindowBlueprint,
     #[comptime] masked: bool,
 ) {
-    let head_dim = comptime!(blueprint.head_dim);
+    let WindowBlueprint { head_dim, kinds, .. } = blueprint;
+    let scale = scoring.late_scale(kinds);
     let spans = comptime!(head_dim / 32);
     let units = comptime!(PLANES * 32);
     let unit = UNIT_POS as usize;
@@ -121,16 +146,26 @@ fn measure_tile<E: Float>(
         if comptime!(masked) {
             #[unroll]
             for half in 0..2usize {
-                let limit = limits[block * 16 + half * 8 + line];
+                let row = block * 16 + half * 8 + line;
+                let limit = limits[row];
+                let mut head = 0usize.runtime();
+                if comptime!(kinds.slopes) {
+                    head = heads.of(first_row + row);
+                }
                 #[unroll]
                 for column in 0..8usize {
                     let (eight, side) = comptime!((column / 2, column % 2));
                     let exists = base + eight * 8 + quad * 2 + side < entries;
                     let position = positions[column];
-                    let hidden = position < 0 || position > limit;
+                    let mut hidden = position < 0 || position > limit;
+                    if comptime!(kinds.window) {
+                        hidden = hidden || scoring.hides(position - limit, kinds);
+                    }
                     let score = &mut scores[eight];
                     let mut pair = score[half];
-                    let seen = select(hidden, MASKED, pair.extract(side));
+                    let own = pair.extract(side);
+                    let own = scoring.late_score(own, head, position - limit, kinds);
+                    let seen = select(hidden, MASKED, own);
                     pair.insert(side, select(exists, seen, LOWEST));
                     score[half] = pair;
                 }
@@ -160,8 +195,8 @@ fn measure_tile<E: Float>(
 }
 
 /// First pass: the highest score of each row among the keys of a cube, and the sum of exponentials
-/// relative to it. `found` is `[splits, batch · kv_heads, 2, rows]`. Scores are not multiplied by
-/// `scale` yet, which is above zero.
+/// relative to it. `found` is `[splits, batch · kv_heads, 2, rows]`. Plain scores are not
+/// multiplied by the scale yet, which is above zero.
 #[cube(launch)]
 pub(super) fn measure_planes<E: Float, I: Int>(
     queries: &Tensor<Chunk<E>>,
@@ -170,12 +205,13 @@ pub(super) fn measure_planes<E: Float, I: Int>(
     entry_positions: &Tensor<I>,
     found: &mut Tensor<f32>,
     old: usize,
-    scale: f32,
+    scoring: &ScoreArgs,
     share: usize,
     #[comptime] blueprint: WindowBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let WindowBlueprint { head_dim, rows, by_position } = blueprint;
+    let WindowBlueprint { head_dim, rows, by_position, kinds } = blueprint;
+    let scale = scoring.late_scale(kinds);
     let chunks = comptime!(head_dim / CHUNK);
     let units = comptime!(PLANES * 32);
     let halves = comptime!(rows / 8);
@@ -229,6 +265,7 @@ pub(super) fn measure_planes<E: Float, I: Int>(
         own.total[half * units + unit] = 0.0;
     }
     let blocks = (group * new - first).min(rows).div_ceil(16);
+    let heads = HeadRows { first: kv_head * group, queries: new, group };
     let mut tile = split * share + plane;
     let end = ((split + 1) * share).min(entries.div_ceil(KEYS));
     while tile < end {
@@ -245,15 +282,15 @@ pub(super) fn measure_planes<E: Float, I: Int>(
             }
             positions[place] = position;
         }
-        if comptime!(!by_position) && base + KEYS <= old + 1 {
+        if comptime!(!by_position && kinds == ScoreKinds::default()) && base + KEYS <= old + 1 {
             measure_tile::<E>(
-                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scale,
-                blueprint, false,
+                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scoring,
+                &heads, first, blueprint, false,
             );
         } else {
             measure_tile::<E>(
-                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scale,
-                blueprint, true,
+                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scoring,
+                &heads, first, blueprint, true,
             );
         }
         tile += PLANES;
@@ -294,9 +331,17 @@ pub(super) fn measure_planes<E: Float, I: Int>(
     }
 }
 
-/// Merges the splits of a row in their order: the highest score, and one over the sum.
+/// Merges the splits of a row in their order: the highest score, and one over the sum. If nothing
+/// is in the row's window, the former is above every score, so that weights are zero.
 #[cube]
-fn merge(found: &Tensor<f32>, start: usize, scale: f32) -> (f32, f32) {
+fn merge(
+    found: &Tensor<f32>,
+    start: usize,
+    scoring: &ScoreArgs,
+    query_head: usize,
+    #[comptime] kinds: ScoreKinds,
+) -> (f32, f32) {
+    let scale = scoring.late_scale(kinds);
     let splits = found.shape(0);
     let mut most = LOWEST.runtime();
     let mut split = 0usize.runtime();
@@ -329,6 +374,15 @@ fn merge(found: &Tensor<f32>, start: usize, scale: f32) -> (f32, f32) {
             total += select(split + next < splits, part, 0.0);
         }
         split += AT_ONCE;
+    }
+    let blind = most <= MASKED;
+    if comptime!(kinds.sinks) {
+        let (high, with_sink, _) = scoring.with_sink(most * scale, total, query_head);
+        most = high / scale;
+        total = with_sink;
+    }
+    if comptime!(kinds.window) && blind {
+        most = -LOWEST;
     }
     (most, 1.0 / total)
 }
@@ -363,13 +417,14 @@ pub(super) fn weigh_planes<E: Float, I: Int>(
     deviations: &mut Tensor<f32>,
     entropies: &mut Tensor<f32>,
     old: usize,
-    scale: f32,
+    scoring: &ScoreArgs,
     share: usize,
     #[comptime] blueprint: WindowBlueprint,
     #[comptime] kind: Kind,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let WindowBlueprint { head_dim, rows, by_position } = blueprint;
+    let WindowBlueprint { head_dim, rows, by_position, kinds } = blueprint;
+    let scale = scoring.late_scale(kinds);
     let (single, deviate, scatter) = comptime!(match kind {
         Kind::Weights => (true, false, false),
         Kind::Moments { deviations, entropies } => (false, deviations, entropies),
@@ -416,7 +471,8 @@ pub(super) fn weigh_planes<E: Float, I: Int>(
             }
             if counts {
                 let start = list * found.stride(1) + (first_head + head) * new + query;
-                let (most, inverse) = merge(found, start, scale);
+                let head = kv_head * group + first_head + head;
+                let (most, inverse) = merge(found, start, scoring, head, kinds);
                 high = most;
                 factor = inverse;
             }
@@ -501,7 +557,8 @@ pub(super) fn weigh_planes<E: Float, I: Int>(
                 scattered[own] = 0.0;
             }
             let mut before = f32::new(0.0);
-            let of_query = (kv_head * group + first_head + head) * first.stride(1);
+            let query_head = kv_head * group + first_head + head;
+            let of_query = query_head * first.stride(1);
             for block in 0..of_head / 16 {
                 let row = head * of_head + block * 16;
                 let mut scores = accumulators(4usize);
@@ -529,17 +586,22 @@ pub(super) fn weigh_planes<E: Float, I: Int>(
                         }
                     }
                 }
-                if comptime!(by_position) || !whole {
+                if comptime!(by_position || kinds != ScoreKinds::default()) || !whole {
                     #[unroll]
                     for query in 0..4usize {
                         let (eight, side) = comptime!((query / 2, query % 2));
                         let limit = limits[row + eight * 8 + quad * 2 + side];
                         #[unroll]
                         for own in 0..4usize {
-                            let hidden = positions[own] < 0 || positions[own] > limit;
+                            let distance = positions[own] - limit;
+                            let mut hidden = positions[own] < 0 || positions[own] > limit;
+                            if comptime!(kinds.window) {
+                                hidden = hidden || scoring.hides(distance, kinds);
+                            }
                             let score = &mut scores[own / 2 * 2 + eight];
                             let mut pair = score[own % 2];
-                            let one = pair.extract(side);
+                            let one =
+                                scoring.late_score(pair.extract(side), query_head, distance, kinds);
                             pair.insert(side, select(hidden, MASKED, one));
                             score[own % 2] = pair;
                         }
@@ -637,15 +699,15 @@ pub(super) fn weigh_planes<E: Float, I: Int>(
                 if column < entries {
                     let place = batch * first.stride(0) + of_query + column;
                     first[place] = sum;
-                    let head = kv_head * group + first_head + head;
                     if comptime!(deviate) {
-                        let place =
-                            batch * deviations.stride(0) + head * deviations.stride(1) + column;
+                        let place = batch * deviations.stride(0)
+                            + query_head * deviations.stride(1)
+                            + column;
                         deviations[place] = squares;
                     }
                     if comptime!(scatter) {
                         let place =
-                            batch * entropies.stride(0) + head * entropies.stride(1) + column;
+                            batch * entropies.stride(0) + query_head * entropies.stride(1) + column;
                         entropies[place] = entropy;
                     }
                 }

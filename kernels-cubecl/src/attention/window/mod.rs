@@ -18,7 +18,8 @@ use crate::{
 /// The attention weights of a few queries over the entries of a layer,
 /// `[batch, query_heads, queries, entries]`, f32. A query sees the entries written at its position
 /// or before, padding excepted; one that sees nothing weights all alike, and the weights of one
-/// that is padding are zero. Scorers that look at single weights need them.
+/// that is padding, or has nothing in its window, are zero. Scorers that look at single weights
+/// need them.
 ///
 /// The same as [`window_moments`], but that it writes 4 · batch · query_heads · queries · entries
 /// bytes.
@@ -93,7 +94,7 @@ fn check(window: &WindowInput, operation: &'static str) -> Result<Check> {
     }
     let grouped = heads.is_multiple_of(kv_heads);
     check.value("query_heads", heads, grouped, format!("a multiple of {kv_heads}"))?;
-    check.plain(&window.scoring)?;
+    check.scoring(&window.scoring, heads)?;
     check.countable("queries", &window.queries.dims())?;
     check.countable("keys", &window.keys.dims())?;
     check.countable("sums", &[batch, heads, entries])?;
@@ -130,7 +131,7 @@ fn run(window: WindowInput, counted: Vec<usize>, kind: Kind) -> [Tensor<4>; 3] {
         window.keys.into_dispatch(),
         visible,
         counted.into_dispatch(),
-        window.scoring.scale as f32,
+        window.scoring.into(),
         kind,
     );
     [first, squares, scatter].map(Tensor::from_dispatch)

@@ -3,9 +3,12 @@
 
 use cubecl::prelude::*;
 
-use crate::common::{
-    masked::{LOWEST, MASKED},
-    tile::product::{Rows, SIDE, UNITS, product},
+use crate::{
+    attention::scoring::{ScoreArgs, ScoreKinds},
+    common::{
+        masked::{LOWEST, MASKED},
+        tile::product::{Rows, SIDE, UNITS, product},
+    },
 };
 
 /// Summand that keeps the logarithm of a weight of zero finite.
@@ -59,6 +62,13 @@ impl Layout {
         let query = part * self.rows + place % of_tile;
         let exists = place < self.heads * of_tile && head < self.group && query < self.queries;
         QueryRow { head, query, exists }
+    }
+
+    /// Query head of a row of a tile, counted through a row of the batch; the last of its kv head
+    /// if there is no such row.
+    fn query_head(&self, place: usize, block: usize, part: usize) -> usize {
+        let head = self.row(place, block, part).head.min(self.group - 1);
+        self.list % self.kv_heads * self.group + head
     }
 }
 
@@ -161,8 +171,12 @@ impl ScoreTile {
         queries: &Tensor<Vector<Q, NQ>>,
         keys: &Tensor<Vector<K, NK>>,
         scores: &mut Array<f32>,
-        scale: f32,
+        scoring: &ScoreArgs,
+        layout: &Layout,
+        block: usize,
+        part: usize,
         #[comptime] channels: usize,
+        #[comptime] kinds: ScoreKinds,
     ) {
         let (across, down) = (UNIT_POS as usize % SIDE, UNIT_POS as usize / SIDE);
         let (m, n) = comptime!((self.left.count / SIDE, self.right.count / SIDE));
@@ -172,8 +186,19 @@ impl ScoreTile {
             let position = self.positions[across + j * SIDE];
             #[unroll]
             for i in 0..m {
-                scores[i * n + j] *= scale;
-                if position < 0 || position > self.limits[down + i * SIDE] {
+                let limit = self.limits[down + i * SIDE];
+                let distance = position - limit;
+                let mut head = 0usize.runtime();
+                if comptime!(kinds.slopes) {
+                    head = layout.query_head(down + i * SIDE, block, part);
+                }
+                let scaled = scores[i * n + j] * scoring.scale;
+                scores[i * n + j] = scoring.score(scaled, head, distance, kinds);
+                let mut hidden = position < 0 || position > limit;
+                if comptime!(kinds.window) {
+                    hidden = hidden || scoring.hides(distance, kinds);
+                }
+                if hidden {
                     scores[i * n + j] = f32::new(MASKED);
                 }
             }
@@ -192,13 +217,14 @@ pub(super) fn measure<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     highest: &mut Tensor<f32>,
     sums: &mut Tensor<f32>,
     old: usize,
-    scale: f32,
+    scoring: &ScoreArgs,
     group: usize,
     tiles_of_split: usize,
     #[comptime] channels: usize,
     #[comptime] m: usize,
     #[comptime] n: usize,
     #[comptime] by_position: bool,
+    #[comptime] kinds: ScoreKinds,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
     let unit = UNIT_POS as usize;
@@ -224,7 +250,17 @@ pub(super) fn measure<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     let end = (base + tiles_of_split * comptime!(n * SIDE)).min(entries);
     while base < end {
         tile.take_columns::<K, NK, I>(keys, entry_positions, &layout, base, by_position);
-        tile.scores::<Q, NQ, K, NK>(queries, keys, &mut scores, scale, channels);
+        tile.scores::<Q, NQ, K, NK>(
+            queries,
+            keys,
+            &mut scores,
+            scoring,
+            &layout,
+            block,
+            part,
+            channels,
+            kinds,
+        );
         #[unroll]
         for i in 0..m {
             let mut new_high = high[i];
@@ -289,9 +325,11 @@ pub(super) fn settle<I: Int>(
     counted: &Tensor<I>,
     highest: &mut Tensor<f32>,
     inverse: &mut Tensor<f32>,
+    scoring: &ScoreArgs,
     queries: usize,
     kv_heads: usize,
     #[comptime] by_position: bool,
+    #[comptime] kinds: ScoreKinds,
     #[define(I)] _type: ElemType,
 ) {
     let list = CUBE_POS_Y as usize;
@@ -313,6 +351,13 @@ pub(super) fn settle<I: Int>(
             let sum = sums_of[split * sums_of.stride(0) + list * sums_of.stride(1) + row];
             total += sum * (high - all).exp();
         }
+        let blind = all <= MASKED;
+        if comptime!(kinds.sinks) {
+            let head = list % kv_heads * (highest.shape(1) / queries) + row / queries;
+            let (high, with_sink, _) = scoring.with_sink(all, total, head);
+            all = high;
+            total = with_sink;
+        }
         let mut counts = query + usize::cast_from(counted[batch * counted.stride(0)]) >= queries;
         if by_position {
             let at = batch * query_positions.stride(0) + query * query_positions.stride(2);
@@ -321,6 +366,10 @@ pub(super) fn settle<I: Int>(
         let mut factor = f32::new(0.0);
         if counts {
             factor = 1.0 / total;
+        }
+        // Nothing is in the window: whatever the score, the weight is zero.
+        if comptime!(kinds.window) && blind {
+            all = -LOWEST;
         }
         let at = list * highest.stride(0) + row;
         highest[at] = all;
@@ -357,12 +406,13 @@ pub(super) fn weigh<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     deviations: &mut Tensor<f32>,
     entropies: &mut Tensor<f32>,
     old: usize,
-    scale: f32,
+    scoring: &ScoreArgs,
     group: usize,
     #[comptime] channels: usize,
     #[comptime] m: usize,
     #[comptime] n: usize,
     #[comptime] by_position: bool,
+    #[comptime] kinds: ScoreKinds,
     #[comptime] kind: Kind,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
@@ -400,7 +450,17 @@ pub(super) fn weigh<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
             }
             place += UNITS;
         }
-        tile.scores::<Q, NQ, K, NK>(queries, keys, &mut scores, scale, channels);
+        tile.scores::<Q, NQ, K, NK>(
+            queries,
+            keys,
+            &mut scores,
+            scoring,
+            &layout,
+            block,
+            part,
+            channels,
+            kinds,
+        );
         #[unroll]
         for i in 0..m {
             let (high, factor) = (high_of[down + i * SIDE], factor_of[down + i * SIDE]);

@@ -66,7 +66,7 @@ pub(crate) fn check_append(input: &AppendInput<'_>) -> Result<()> {
     let [batch, heads, capacity, channels] = keys.dims();
     let lists = batch * heads;
     check.some([("batch", batch), ("heads", heads), ("channels", channels)])?;
-    check.shape("values", values.dims(), keys.dims())?;
+    check.values("values", values.dims(), keys.dims())?;
     check.same_type("values", values.dtype(), keys.dtype())?;
     check.shape("positions", positions.dims(), [batch, heads, capacity])?;
     statistics::check(&check, statistics, [batch, heads, capacity])?;

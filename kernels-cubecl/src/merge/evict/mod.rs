@@ -266,7 +266,7 @@ fn check(operation: &'static str, input: &EvictInput<'_>) -> Result<Check> {
             check.some([("channels", channels)])?;
             check.shape("keys", keys.dims(), [batch, heads, slots, channels])?;
             check.value("slots", slots, slots >= columns, format!("at least {columns}"))?;
-            check.shape("values", values.dims(), keys.dims())?;
+            check.values("values", values.dims(), keys.dims())?;
             check.same_type("values", values.dtype(), keys.dtype())?;
             check.countable("keys", &keys.dims())?;
             slots
@@ -279,7 +279,7 @@ fn check(operation: &'static str, input: &EvictInput<'_>) -> Result<Check> {
                 check.value("counts", count, count < columns, format!("below {columns}"))?;
             }
             check.equal("the rows of keys", total, counts.iter().sum())?;
-            check.shape("values", values.dims(), keys.dims())?;
+            check.values("values", values.dims(), keys.dims())?;
             check.shape("offsets", offsets.dims(), [lists + 1])?;
             let new = [batch, heads, 1, channels];
             check.shape("new_keys", new_keys.dims(), new)?;

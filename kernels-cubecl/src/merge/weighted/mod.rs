@@ -61,7 +61,7 @@ pub(crate) fn check(input: &MergeInput) -> Result<()> {
     ])?;
     check.at_most("channels", channels, kernel::UNITS * kernel::MOST_OWN)?;
     let (all, lists) = ([batch, heads, rows, channels], [batch, heads, others, channels]);
-    check.shape("values", input.values.dims(), all)?;
+    check.values("values", input.values.dims(), all)?;
     check.shape("own", input.own.dims(), [batch, heads, rows])?;
     check.shape("other_keys", input.other_keys.dims(), lists)?;
     check.shape("other_values", input.other_values.dims(), lists)?;

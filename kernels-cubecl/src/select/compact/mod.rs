@@ -72,7 +72,7 @@ fn check(entries: &Entries, selection: &Selection) -> Result<()> {
     let kept = indices.dims()[2];
     let rows = batch * kv_heads;
     check.value("clustering", 1, clustering.is_none(), "none: every token has a row of its own")?;
-    check.shape("values", values.dims(), keys.dims())?;
+    check.values("values", values.dims(), keys.dims())?;
     check.shape("positions", positions.dims(), [batch, kv_heads, columns])?;
     check.shape("indices", indices.dims(), [batch, kv_heads, kept])?;
     let (of_positions, of_indices) = (positions.dtype(), indices.dtype());

@@ -26,8 +26,8 @@ pub fn pad(input: PadInput) -> Result<[Tensor<4>; 2]> {
     check.some([("batch", batch), ("heads", heads), ("rows", total)])?;
     check.some([("width", width), ("capacity", capacity), ("head_dim", head_dim)])?;
     check.shape("keys", keys.dims(), [total, head_dim])?;
-    check.shape("values", values.dims(), [total, head_dim])?;
-    check.shape("tail_values", tail_values.dims(), tail_keys.dims())?;
+    check.values("values", values.dims(), [total, head_dim])?;
+    check.values("tail_values", tail_values.dims(), tail_keys.dims())?;
     check.value("tail", tail, tail <= capacity, format!("at most {capacity}"))?;
     check.same_type("values", values.dtype(), keys.dtype())?;
     check.same_type("tail_keys", tail_keys.dtype(), keys.dtype())?;

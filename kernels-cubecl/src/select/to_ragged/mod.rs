@@ -22,7 +22,7 @@ pub fn pack(input: PackInput<'_>) -> Result<[Tensor<2>; 2]> {
     let PackInput { keys, values, counts, offsets } = input;
     let dims @ [batch, heads, columns, head_dim] = keys.dims();
     let lists = batch * heads;
-    check.shape("values", values.dims(), dims)?;
+    check.values("values", values.dims(), dims)?;
     check.same_type("values", values.dtype(), keys.dtype())?;
     check.equal("the length of counts", counts.len(), lists)?;
     for &count in counts {

@@ -1,62 +1,77 @@
-//! Weights that are more than a softmax of scaled products, against f64 on every backend: kernels
-//! leave them to tensor operations, and the calls are counted.
+//! Weights that are more than a softmax of scaled products, against f64 on every backend.
 
 use briquette::ops::{Fallback, OpError, Ops, Visibility};
-use briquette_kernels::{FEW_QUERIES, Kernels, supports};
-use briquette_ops::{AttentionInput, AttentionOps, Scoring, WindowInput};
+use briquette_kernels::{FEW_QUERIES, Kernels, sparse_attention, supports};
+use briquette_ops::{
+    AttentionInput, AttentionOps, HeadPattern, MomentsInput, Scoring, SparseAttentionInput,
+    WindowInput,
+};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
     reference::{Kind, attention::weighted_mean},
     session::tolerance,
 };
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Tensor};
 
 use crate::{
-    attention::by_position,
-    common::{all_backends, close, each_dtype, floats, numbers, rows},
+    attention::{by_position, scoring},
+    common::{
+        RefusedBy, all_backends, binds_too_few, close, each_dtype, floats, kernel_backends,
+        numbers, rows,
+    },
 };
 
 const BATCH: usize = 2;
 const QUERY_HEADS: usize = 4;
 const KV_HEADS: usize = 2;
-const HEAD_DIM: usize = 16;
 const SCALE: f64 = 0.5;
 
-/// Each kind alone and all together, with the name that a kernel refuses them by.
-fn kinds() -> [(&'static str, Kind); 5] {
+/// All kinds together and each alone.
+fn kinds() -> [Kind; 7] {
     let (sinks, slopes) = (vec![-1.0, 0.0, 0.5, 3.0], vec![0.5, 0.25, 0.0625, 0.0]);
     let all = Kind { softcap: Some(1.5), sinks, slopes, window: Some(11) };
     let none = Kind::default;
     [
-        ("softcap", Kind { softcap: all.softcap, ..none() }),
-        ("sinks", Kind { sinks: all.sinks.clone(), ..none() }),
-        ("slopes", Kind { slopes: all.slopes.clone(), ..none() }),
-        ("window", Kind { window: all.window, ..none() }),
-        ("softcap", all),
+        all.clone(),
+        Kind { softcap: all.softcap, ..none() },
+        Kind { sinks: all.sinks.clone(), ..none() },
+        Kind { slopes: all.slopes, ..none() },
+        Kind { window: all.window, ..none() },
+        // More than a tile of keys.
+        Kind { window: Some(45), ..none() },
+        // A query sees itself alone, and nothing if it is padding.
+        Kind { sinks: all.sinks, window: Some(1), ..none() },
     ]
-}
-
-fn scoring(kind: &Kind, device: &Device) -> Scoring {
-    let of_heads = |list: &[f64]| {
-        let list: Vec<f32> = list.iter().map(|&number| number as f32).collect();
-        (!list.is_empty()).then(|| floats(&list, [list.len()], device))
-    };
-    Scoring {
-        scale: SCALE,
-        softcap: kind.softcap,
-        sinks: of_heads(&kind.sinks),
-        slopes: of_heads(&kind.slopes),
-        window: kind.window,
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
+    head_dim: usize,
     old: usize,
     new: usize,
     /// Whether positions say who sees what: with gaps, and padding in the second row of the batch.
     by_position: bool,
+    /// Columns that queries come after their own: what was last is gone, all of a window if it is
+    /// so many. Only by position.
+    ahead: usize,
+}
+
+/// 16-bit types take every fourth of them where there are no tensor cores.
+fn cases() -> [Case; 9] {
+    let case =
+        |head_dim, old, new, by_position, ahead| Case { head_dim, old, new, by_position, ahead };
+    [
+        case(64, 37, 150, false, 0),
+        case(16, 0, 1, false, 0),
+        case(64, 40, 1, true, 0),
+        case(64, 21, 5, true, 0),
+        case(64, 37, 150, true, 0),
+        case(128, 300, 1, false, 0),
+        case(64, 9, 30, true, 20),
+        case(16, 0, 37, false, 0),
+        case(64, 21, 5, false, 0),
+    ]
 }
 
 #[derive(Default)]
@@ -68,7 +83,19 @@ struct Expected {
     weights: Vec<f64>,
 }
 
+/// Sums over the queries that count.
+#[derive(Default)]
+struct ExpectedMoments {
+    sums: Vec<f64>,
+    deviations: Vec<f64>,
+    entropies: Vec<f64>,
+}
+
 impl Case {
+    fn entries(&self) -> usize {
+        self.old + self.new
+    }
+
     fn padding(&self, row: usize) -> usize {
         if self.by_position && row == 1 { self.old + self.new / 3 } else { 0 }
     }
@@ -82,8 +109,14 @@ impl Case {
         }
     }
 
+    /// Queries of a row that count: the last three quarters, as long as they are not padding.
+    fn own(&self, row: usize) -> usize {
+        let first = self.old + self.ahead;
+        (self.new - self.new / 4).min(first + self.new - self.padding(row).max(first))
+    }
+
     fn expected(&self, kind: &Kind, all: [&Tensor<4>; 3]) -> Expected {
-        let (new, entries) = (self.new, self.old + self.new);
+        let (new, entries) = (self.new, self.entries());
         let [queries, keys, values] = all.map(rows);
         let mut expected = Expected::default();
         for row in 0..BATCH {
@@ -97,12 +130,15 @@ impl Case {
                 let (mut sums, mut squares) = (vec![0.0; entries], vec![0.0; entries]);
                 for query in 0..new {
                     let mut weights = vec![0.0; entries];
-                    let mut output = vec![0.0; HEAD_DIM];
+                    let mut output = vec![0.0; self.head_dim];
+                    let column = self.old + query + self.ahead;
+                    let at = self.position(row, column).max(0) as usize;
                     // Columns of the row's own tokens that the query sees.
-                    let end = (self.old + query + 1).saturating_sub(padding);
-                    if end > 0 {
-                        let query = &queries[(row * QUERY_HEADS + head) * new + query];
-                        let asked = (&query[..], positions[end - 1]);
+                    let end = (column + 1).min(entries).saturating_sub(padding);
+                    let in_window =
+                        |last: &usize| kind.window.is_none_or(|window| at - last < window);
+                    if positions[..end].last().is_some_and(in_window) {
+                        let asked = (&queries[(row * QUERY_HEADS + head) * new + query][..], at);
                         let own =
                             kind.weights(head, asked, (&keys[..end], &positions[..end]), SCALE);
                         output = weighted_mean(&own, &values[..end]);
@@ -122,12 +158,31 @@ impl Case {
         expected
     }
 
-    fn check(&self, &(name, ref kind): &(&'static str, Kind), dtype: DType, backend: &Backend) {
+    /// What weights, `[batch, query_heads, new, entries]`, sum up to.
+    fn moments(&self, weights: &[f64]) -> ExpectedMoments {
+        let entries = self.entries();
+        let mut moments = ExpectedMoments::default();
+        for (head, weights) in weights.chunks(self.new * entries).enumerate() {
+            let own = self.own(head / QUERY_HEADS);
+            let counted = &weights[(self.new - own) * entries..];
+            for entry in 0..entries {
+                let column = counted.iter().skip(entry).step_by(entries);
+                let sum: f64 = column.clone().sum();
+                let mean = sum / own as f64;
+                moments.sums.push(sum);
+                moments.deviations.push(column.clone().map(|w| (w - mean).powi(2)).sum());
+                moments.entropies.push(column.map(|w| -w * (w + 1e-10).ln()).sum());
+            }
+        }
+        moments
+    }
+
+    fn check(&self, kind: &Kind, dtype: DType, backend: &Backend) {
         let device = &backend.device;
-        let (new, entries) = (self.new, self.old + self.new);
+        let (new, entries, head_dim) = (self.new, self.entries(), self.head_dim);
         let mut noise = Noise::new(entries as u64);
         let mut random =
-            |heads, tokens| noise.tensor([BATCH, heads, tokens, HEAD_DIM], &host()).cast(dtype);
+            |heads, tokens| noise.tensor([BATCH, heads, tokens, head_dim], &host()).cast(dtype);
         let queries = random(QUERY_HEADS, new);
         let [keys, values] = [(); 2].map(|()| random(KV_HEADS, entries));
         let expected = self.expected(kind, [&queries, &keys, &values]);
@@ -136,7 +191,8 @@ impl Case {
             false => Visibility::Causal,
             true => {
                 let position = |row, column| self.position(row, column);
-                by_position([BATCH, KV_HEADS], self.old..entries, entries, position, device)
+                let of_queries = self.old + self.ahead..entries + self.ahead;
+                by_position([BATCH, KV_HEADS], of_queries, entries, position, device)
             }
         };
         let [queries, keys, values] = [queries, keys, values].map(|x| x.to_device(device));
@@ -144,10 +200,10 @@ impl Case {
             queries: queries.clone(),
             keys: keys.clone(),
             visibility: visibility.clone(),
-            scoring: scoring(kind, device),
+            scoring: scoring(kind, SCALE, device),
         };
         let kernels = Kernels::default();
-        let attended = kernels.attention(AttentionInput {
+        let input = AttentionInput {
             queries,
             keys,
             values,
@@ -155,39 +211,89 @@ impl Case {
             scoring: window.scoring.clone(),
             column_sums: true,
             column_squares: true,
-        });
-        let attended = attended.unwrap();
+        };
+        let without = AttentionInput { column_sums: false, column_squares: false, ..input.clone() };
+        let without = kernels.attention(without).unwrap();
+        close(&numbers(without.output), &expected.output, dtype, tolerance(dtype));
+        let attended = kernels.attention(input).unwrap();
         assert_eq!(attended.output.dtype(), dtype);
         close(&numbers(attended.output), &expected.output, dtype, tolerance(dtype));
-        close(&numbers(attended.column_sums.unwrap()), &expected.sums, DType::F32, 1e-4);
-        close(&numbers(attended.column_squares.unwrap()), &expected.squares, DType::F32, 1e-4);
-        let weights = kernels.window_weights(window).unwrap();
-        close(&numbers(weights), &expected.weights, DType::F32, 1e-4);
+        let close = |found: Vec<f32>, expected: &[f64]| close(&found, expected, DType::F32, 1e-4);
+        close(numbers(attended.column_sums.unwrap()), &expected.sums);
+        close(numbers(attended.column_squares.unwrap()), &expected.squares);
+        close(numbers(kernels.window_weights(window.clone()).unwrap()), &expected.weights);
+        let own = (0..BATCH).map(|row| self.own(row)).collect();
+        let moments = MomentsInput { window, own, deviations: true, entropies: true };
+        let found = kernels.window_moments(moments).unwrap();
+        let expected = self.moments(&expected.weights);
+        close(numbers(found.sums), &expected.sums);
+        close(numbers(found.deviations.unwrap()), &expected.deviations);
+        close(numbers(found.entropies.unwrap()), &expected.entropies);
 
-        let operation = if new <= FEW_QUERIES { "decode_attention" } else { "attention" };
-        let counted = [operation, "window_weights"].map(|operation| Fallback {
-            operation,
-            calls: 1,
-            reason: match supports(device) {
-                true => OpError::NoKernel { operation, what: name },
-                false => OpError::Device { operation },
-            },
-        });
-        assert_eq!(kernels.fallbacks(), counted, "{}", backend.name);
+        // Only devices without kernels leave it to tensor operations.
+        let attended = if new <= FEW_QUERIES { "decode_attention" } else { "attention" };
+        let calls = [(attended, 2), ("window_moments", 1), ("window_weights", 1)];
+        let counted: Vec<Fallback> = calls
+            .into_iter()
+            .filter(|_| !supports(device))
+            .map(|(operation, calls)| Fallback {
+                operation,
+                calls,
+                reason: OpError::Device { operation },
+            })
+            .collect();
+        let mut fallbacks = kernels.fallbacks();
+        fallbacks.retain(|fallback| !binds_too_few(backend, &fallback.reason));
+        assert_eq!(fallbacks, counted, "{}", backend.name);
     }
 }
 
 #[test]
 fn kinds_of_attention() {
     each_dtype(all_backends(), |backend, dtype| {
-        for kind in kinds() {
-            for (old, new) in [(0, 1), (40, 1), (21, 5), (0, 37), (9, 30)] {
-                for by_position in [false, true] {
-                    let case = Case { old, new, by_position };
-                    println!("{}, {dtype:?}, {kind:?}, {case:?}", backend.name);
-                    case.check(&kind, dtype, backend);
-                }
-            }
+        let cases: Vec<_> = kinds()
+            .into_iter()
+            .flat_map(|kind| cases().into_iter().map(move |case| (kind.clone(), case)))
+            .collect();
+        for (kind, case) in backend.some(cases, dtype) {
+            println!("{}, {dtype:?}, {kind:?}, {case:?}", backend.name);
+            case.check(&kind, dtype, backend);
         }
     });
+}
+
+#[test]
+fn kinds_that_do_not_fit_are_refused() {
+    for backend in kernel_backends() {
+        let device = &backend.device;
+        let zeros = || Tensor::<4>::zeros([1, 2, 40, 16], device);
+        let input = |scoring| AttentionInput {
+            queries: zeros(),
+            keys: zeros(),
+            values: zeros(),
+            visibility: Visibility::Causal,
+            scoring,
+            column_sums: false,
+            column_squares: false,
+        };
+        let three = || Some(floats(&[0.0; 3], [3], device));
+        let plain = || Scoring::plain(SCALE);
+        for (name, scoring) in [
+            ("sinks", Scoring { sinks: three(), ..plain() }),
+            ("slopes", Scoring { slopes: three(), ..plain() }),
+        ] {
+            let input = input(scoring.clone());
+            let found = briquette_kernels::attention(&input).unwrap_err();
+            assert_eq!(found, RefusedBy("attention").shape(name, &[3], &[2]));
+            let AttentionInput { queries, keys, visibility, .. } = input;
+            let window = WindowInput { queries, keys, visibility, scoring };
+            let found = briquette_kernels::window_weights(window).unwrap_err();
+            assert_eq!(found, RefusedBy("window_weights").shape(name, &[3], &[2]));
+        }
+        let attention = input(Scoring { window: Some(7), ..plain() });
+        let patterns = vec![HeadPattern::AShape { first: 1, recent: 4 }; 2];
+        let found = sparse_attention(&SparseAttentionInput { attention, patterns }).unwrap_err();
+        let expected = OpError::NoKernel { operation: "sparse attention", what: "window" };
+        assert_eq!(found, expected);
+    }
 }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use briquette::ops::Visibility;
-use briquette_tests::backends::host;
+use briquette_ops::Scoring;
+use briquette_tests::{backends::host, reference::Kind};
 use burn::tensor::{DType, Device, Int, Tensor};
 
 use crate::common::{floats, integers};
@@ -32,6 +33,21 @@ fn by_position(
         integers(&all, [batch, heads, columns.len()], device)
     };
     Visibility::Positions { queries: of_rows(queries, 1), entries: of_rows(0..columns, kv_heads) }
+}
+
+/// What a kernel is told of a kind.
+fn scoring(kind: &Kind, scale: f64, device: &Device) -> Scoring {
+    let of_heads = |list: &[f64]| {
+        let list: Vec<f32> = list.iter().map(|&number| number as f32).collect();
+        (!list.is_empty()).then(|| floats(&list, [list.len()], device))
+    };
+    Scoring {
+        scale,
+        softcap: kind.softcap,
+        sinks: of_heads(&kind.sinks),
+        slopes: of_heads(&kind.slopes),
+        window: kind.window,
+    }
 }
 
 /// Cosines and sines of so many positions and pairs of channels, on the host.

@@ -1,6 +1,7 @@
 //! Attention of a layer, head by head.
 
 use burn::tensor::{DType, Tensor, TensorData};
+use rayon::prelude::*;
 
 use super::rows::{add, dot, softmax};
 use crate::{
@@ -31,8 +32,11 @@ pub(super) trait HostKv {
     fn weigh(&self, list: usize, weights: &[f32], output: &mut [f32]);
 }
 
+/// A list, its queries, output and weights.
+type List<'a> = (usize, ((&'a [f32], &'a mut [f32]), &'a mut [f32]));
+
 /// Attention of one query per head over a layer.
-pub(super) fn attend(input: &DecodeInput, kv: &impl HostKv) -> Result<DecodeOutput> {
+pub(super) fn attend(input: &DecodeInput, kv: &(impl HostKv + Sync)) -> Result<DecodeOutput> {
     let DecodeInput { queries, scoring, weights: wanted, .. } = input;
     let (check, [batch, kv_heads, head_dim]) = (kv.input(), kv.dims());
     let query_heads = queries.dims()[1];
@@ -54,9 +58,10 @@ pub(super) fn attend(input: &DecodeInput, kv: &impl HostKv) -> Result<DecodeOutp
     all.iter_mut().for_each(|number| *number *= scoring.scale as f32);
     let mut output = vec![0.0; all.len()];
     let mut weights = vec![0.0; batch * query_heads * columns];
-    let lists = all.chunks(group * head_dim).zip(output.chunks_mut(group * head_dim));
-    let lists = lists.zip(weights.chunks_mut(group * columns)).enumerate();
-    for (list, ((queries, output), weights)) in lists {
+    let queries = all.par_chunks(group * head_dim);
+    let lists = queries.zip(output.par_chunks_mut(group * head_dim));
+    let lists = lists.zip(weights.par_chunks_mut(group * columns)).enumerate();
+    let attend = |(list, ((queries, output), weights)): List<'_>| {
         let first = kv.first(list);
         kv.score(list, queries, weights);
         for (head, weights) in weights.chunks_mut(columns).enumerate() {
@@ -68,14 +73,18 @@ pub(super) fn attend(input: &DecodeInput, kv: &impl HostKv) -> Result<DecodeOutp
             softmax(scores, sinks.as_ref().map(|sinks| sinks[head]));
         }
         kv.weigh(list, weights, output);
-    }
-    let device = queries.device();
-    let output = TensorData::new(output, queries.dims());
+    };
+    lists.for_each(attend);
+    let device = input.queries.device();
+    let output = TensorData::new(output, input.queries.dims());
     let weights = wanted.then(|| {
         let weights = TensorData::new(weights, [batch, query_heads, 1, columns]);
         Tensor::from_data(weights, (&device, DType::F32))
     });
-    Ok(DecodeOutput { output: Tensor::from_data(output, (&device, queries.dtype())), weights })
+    Ok(DecodeOutput {
+        output: Tensor::from_data(output, (&device, input.queries.dtype())),
+        weights,
+    })
 }
 
 /// The entries of a tail.

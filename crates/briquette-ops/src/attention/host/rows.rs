@@ -4,7 +4,7 @@
 const LANES: usize = 8;
 
 /// The product of two rows, as eight sums that are added up in order.
-#[inline]
+#[inline(always)]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0_f32; LANES];
     let ((a, rest_a), (b, rest_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -18,7 +18,7 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 /// Adds a row times `weight`.
-#[inline]
+#[inline(always)]
 pub(super) fn add(sum: &mut [f32], weight: f32, row: &[f32]) {
     let ((sum, rest), (row, rest_of_row)) =
         (sum.as_chunks_mut::<LANES>(), row.as_chunks::<LANES>());
@@ -36,7 +36,7 @@ pub(super) fn add(sum: &mut [f32], weight: f32, row: &[f32]) {
 const BLOCK: usize = 16;
 
 /// Adds rows that are as wide as `sum`, one after another in `rows`, each times its factor.
-#[inline]
+#[inline(always)]
 pub(super) fn add_all(sum: &mut [f32], factors: &[f32], rows: &[f32]) {
     let width = sum.len();
     let (blocks, rest) = sum.as_chunks_mut::<BLOCK>();

@@ -31,7 +31,7 @@ pub(super) fn product(x: Tensor<2>, weight: &QuantizedMatrix) -> Result<Tensor<2
     let matrix = HostMatrix::read(weight)?;
     Ok(match rows {
         0 => Tensor::zeros([0, matrix.outputs], (&device, DType::F32)),
-        1..=FEW_ROWS => matrix.multiply(&INPUT.view(&x)?, rows, &device),
+        1..=FEW_ROWS => matrix.multiply(&INPUT.view::<f32, _>(&x)?, rows, &device),
         _ => matrix.multiply_panels(x.cast(DType::F32), &device),
     })
 }
@@ -55,8 +55,8 @@ impl HostMatrix {
             outputs,
             inputs,
             bytes: INPUT.bytes(matrix.words())?,
-            scales: INPUT.halves(matrix.scales())?,
-            mins: matrix.mins().map(|mins| INPUT.halves(mins)).transpose()?,
+            scales: INPUT.view(matrix.scales())?,
+            mins: matrix.mins().map(|mins| INPUT.view(mins)).transpose()?,
             factors: matrix.factors().map(|factors| INPUT.bytes(factors)).transpose()?,
         })
     }

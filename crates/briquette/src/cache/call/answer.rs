@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Error, Result,
     cache::context::Context,
-    ops::{AttentionOutput, Entries, expand_clusters},
+    ops::{AttentionOutput, Entries, expand_clusters, seen_entries},
     position::Encode,
     store::Store,
 };
@@ -134,29 +134,19 @@ impl Answer for VisibleEntries {
     }
 }
 
-/// Returns the entries that each query must not see, `[batch, kv_heads · group, queries, entries]`:
-/// padding, later ones, and those before its `window`. Positions are `[batch, 1, queries]` and
-/// `[batch, kv_heads, entries]`, −1 at padding.
+/// Returns the entries that each query must not see, `[batch, kv_heads · group, queries, entries]`,
+/// none for a query of padding. Positions are those of [`seen_entries`].
 fn hidden(
     queries: Tensor<3, Int>,
     entries: Tensor<3, Int>,
     group: usize,
     window: Option<usize>,
 ) -> Tensor<4, Bool> {
-    let [batch, heads, columns] = entries.dims();
-    let new = queries.dims()[2];
-    let shape = [batch, heads, new, columns];
-    let queries = queries.unsqueeze_dim::<4>(3).expand(shape);
-    let entries = entries.unsqueeze_dim::<4>(2).expand(shape);
-    let padding = entries.clone().lower_scalar(0);
-    let later = entries.clone().greater(queries.clone());
-    let mut hidden = padding.bool_or(later);
-    if let Some(window) = window {
-        let behind = queries.clone().sub_scalar(window.min(i32::MAX as usize) as i64);
-        hidden = hidden.bool_or(entries.lower_equal(behind));
-    }
-    let hidden = hidden.bool_and(queries.greater_equal_scalar(0));
+    let hidden = seen_entries(&queries, &entries, window).bool_not();
+    let [batch, heads, new, columns] = hidden.dims();
+    let is_token = queries.greater_equal_scalar(0).unsqueeze_dim::<4>(3).expand(hidden.dims());
     hidden
+        .bool_and(is_token)
         .reshape([batch, heads, 1, new, columns])
         .expand([batch, heads, group, new, columns])
         .reshape([batch, heads * group, new, columns])

@@ -50,7 +50,8 @@ fn compress_layers(
             Some(snapshot) => (snapshot, cache.held()),
             None => continue,
         };
-        let of_layer = Context { layer, measures: &measures, ..context };
+        let shape = context.config.shape_of(context.shape, layer);
+        let of_layer = Context { layer, shape, measures: &measures, ..context };
         let view = |entries| LayerView {
             state: cache.state.as_deref(),
             ..of_layer.view(entries, held, &snapshot.seen, &snapshot.budget, true)

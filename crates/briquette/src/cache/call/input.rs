@@ -3,13 +3,14 @@
 use burn::tensor::{Device, Int, Tensor};
 
 use crate::{
-    CacheConfig, CacheShape, Error, Policy, Result,
+    CacheConfig, CacheShape, Error, LayerShape, Policy, Result,
     cache::{
         config::is_cache_type,
         context::Context,
         progress::{InputSpan, Phase},
         queries::window::Queries,
     },
+    check,
     ops::{AttentionStatistics, Entries},
     policy::PositionMode,
     position::{PositionEncoding, encode, encode_both},
@@ -25,6 +26,38 @@ pub(in crate::cache) struct Projections {
 }
 
 impl Projections {
+    /// Those of a call: with values, or without them where they are in keys.
+    pub(in crate::cache) fn of(
+        config: &CacheConfig,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        values: Option<Tensor<4>>,
+    ) -> Result<Self> {
+        let values = match (values, config.value_dim.filter(|_| config.values_in_keys)) {
+            (Some(values), None) => values,
+            (None, Some(value_dim)) => {
+                let found = keys.dims();
+                if found[3] <= value_dim {
+                    let (tensor, found) = ("keys", found.to_vec());
+                    let expected = format!("more than the {value_dim} channels of values");
+                    return Err(Error::TensorShape { tensor, expected, found });
+                }
+                keys.clone().narrow(3, 0, value_dim)
+            }
+            (Some(_), Some(value_dim)) => {
+                let must_be = format!(
+                    "left out: the first {value_dim} channels of keys are values (`attend_keys`)"
+                );
+                return check::refuse("values", "given", must_be);
+            }
+            (None, None) => {
+                let must_be = "given (`attend`), or configured `with_values_in_keys`";
+                return check::refuse("values", "left out", must_be);
+            }
+        };
+        Ok(Self { queries, keys, values })
+    }
+
     /// Returns those of one token.
     pub(in crate::cache) fn token(&self, number: usize) -> Self {
         let of = |x: &Tensor<4>| x.clone().narrow(2, number, 1);
@@ -139,18 +172,18 @@ fn check_positions(context: Context<'_>, span: &InputSpan, held: &[usize]) -> Re
 pub(in crate::cache) fn check(
     layer: usize,
     new: &Projections,
-    shape: CacheShape,
+    (layers, shape): (usize, LayerShape),
     device: &Device,
     batch: Option<usize>,
 ) -> Result<()> {
     let Projections { queries, keys, values } = new;
-    check_queries(layer, queries, shape, device, batch)?;
+    check_queries(layer, queries, shape.of_cache(layers), device, batch)?;
     let [rows, _, columns, _] = queries.dims();
-    let (heads, head_dim) = (shape.kv_heads, shape.head_dim);
-    for (tensor, x) in [("keys", keys), ("values", values)] {
+    let LayerShape { kv_heads: heads, head_dim, value_dim, .. } = shape;
+    for (tensor, x, channels) in [("keys", keys, head_dim), ("values", values, value_dim)] {
         check_device(tensor, x, device)?;
-        if x.dims() != [rows, heads, columns, head_dim] {
-            let expected = format!("[{rows}, {heads}, {columns}, {head_dim}] like the queries");
+        if x.dims() != [rows, heads, columns, channels] {
+            let expected = format!("[{rows}, {heads}, {columns}, {channels}] like the queries");
             return Err(Error::TensorShape { tensor, expected, found: x.dims().to_vec() });
         }
         if x.dtype() != queries.dtype() {

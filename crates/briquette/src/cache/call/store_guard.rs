@@ -1,7 +1,12 @@
 //! The store of a layer, taken out for one call.
 
-use super::working_set::{last_columns, longest};
-use crate::{Result, cache::context::Context, store::Store};
+use super::working_set::last_columns;
+use crate::{
+    Result,
+    cache::context::Context,
+    columns::longest,
+    store::{Store, build},
+};
 
 /// Lays the entries of a store out by position, without its free slots; returns whether it had any.
 /// `held` are the tokens of each head.
@@ -34,7 +39,7 @@ impl StoreGuard {
         context: Context<'_>,
         batch: usize,
     ) -> Self {
-        let build = || context.policy.store().build(context.store_options(batch));
+        let build = || build(context.policy.store(), context.store_options(batch));
         let new = store.is_none();
         let store = store.unwrap_or_else(build);
         Self { columns: store.columns(), store, outgrown: None, unordered: None, new }

@@ -58,13 +58,26 @@ impl<'a> TurnBack<'a> {
     pub(in crate::cache) fn apply(&self, x: Tensor<4>, ops: &dyn Ops) -> Result<Tensor<4>> {
         decode(self.encoding, x, self.positions.clone(), self.end, ops)
     }
+}
 
-    /// Turns the queries and keys of a call back.
+impl Projections {
+    /// Turns queries and keys back where [`TurnBack::of`] says so. Returns with them the encoding
+    /// that the cache applies.
     ///
     /// # Errors
-    /// [`Error::EncodingNotReversible`].
-    pub(in crate::cache) fn both(&self, new: Projections, ops: &dyn Ops) -> Result<Projections> {
-        let (queries, keys) = (self.apply(new.queries, ops)?, self.apply(new.keys, ops)?);
-        Ok(Projections { queries, keys, ..new })
+    /// [`Error::PositionOverflow`], [`Error::EncodingNotReversible`].
+    pub(in crate::cache) fn turned_back<'a>(
+        self,
+        encoding: &'a dyn PositionEncoding,
+        policy: &Policy,
+        places: (&Tensor<3, Int>, usize),
+        progress: &Progress,
+        ops: &dyn Ops,
+    ) -> Result<(Self, &'a dyn PositionEncoding)> {
+        let Some(turned) = TurnBack::of(encoding, policy, places, progress)? else {
+            return Ok((self, encoding));
+        };
+        let (queries, keys) = (turned.apply(self.queries, ops)?, turned.apply(self.keys, ops)?);
+        Ok((Self { queries, keys, ..self }, turned.encoding))
     }
 }

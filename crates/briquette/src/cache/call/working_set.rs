@@ -50,11 +50,6 @@ pub(in crate::cache) fn columns_of(entries: Entries, start: usize, length: usize
     }
 }
 
-/// Number of tokens of the longest head.
-pub(in crate::cache) fn longest(held: &[usize]) -> usize {
-    held.iter().copied().max().unwrap_or(0)
-}
-
 impl WorkingSet {
     /// Returns the entries, read from the store when first needed.
     pub(in crate::cache) fn entries(

@@ -9,10 +9,7 @@ use crate::{
     Error, Result,
     cache::{
         KvCache,
-        call::{
-            input::{Projections, check, check_encoding},
-            turn_back::TurnBack,
-        },
+        call::input::{Projections, check, check_encoding},
         layer::LayerCache,
     },
     ops::{
@@ -206,7 +203,8 @@ impl Reconstruction<'_> {
     ) -> Result<Tensor<4>> {
         let cache = self.cache;
         let new = Projections { queries, keys, values };
-        check(layer, &new, cache.shape, &cache.device, Some(self.seen.len()))?;
+        let shape = cache.config.layer_shape(cache.shape, layer);
+        check(layer, &new, (cache.shape.layers, shape), &cache.device, Some(self.seen.len()))?;
         check_encoding(encoding, &cache.policy, cache.shape, &cache.device)?;
         let columns = new.queries.dims()[2];
         let Some(part) = self.part.as_ref().filter(|part| part.new == columns) else {
@@ -219,10 +217,7 @@ impl Reconstruction<'_> {
         let new = if part.padded { new.without_padding(&part.positions) } else { new };
         let ops = cache.config.ops.as_ref();
         let (places, progress) = ((&part.positions, part.end), cache.layers[layer].progress());
-        let (new, encoding) = match TurnBack::of(encoding, &cache.policy, places, progress)? {
-            Some(turned) => (turned.both(new, ops)?, turned.encoding),
-            None => (new, encoding),
-        };
+        let (new, encoding) = new.turned_back(encoding, &cache.policy, places, progress, ops)?;
         let Some(held) = cache.entries(layer)? else {
             return Err(cache.refused("was asked of an empty layer"));
         };

@@ -4,14 +4,18 @@ use burn_cubecl::kernel::into_contiguous;
 
 use super::mma::{ClusteredBlueprint, shared_planes};
 #[cfg(feature = "fusion")]
-use crate::attention::decode::split::operands::{
-    ClustersMetadata, RotaryMetadata, TailTensorsMetadata,
+use crate::attention::{
+    decode::split::operands::{ClustersMetadata, RotaryMetadata, TailTensorsMetadata},
+    scoring::ScoresMetadata,
 };
 use crate::{
-    attention::decode::split::{
-        self, Heads, RowLaunch, SplitPlan,
-        mma::{HEADS, TILE},
-        operands::{Clusters, Rotary, RotaryArgsLaunch, TailTensors, key_values},
+    attention::{
+        decode::split::{
+            self, Heads, RowLaunch, SplitPlan,
+            mma::{HEADS, TILE},
+            operands::{Clusters, Rotary, RotaryArgsLaunch, TailTensors, key_values},
+        },
+        scoring::Scores,
     },
     common::{
         backend::*,
@@ -43,7 +47,7 @@ pub(super) trait ClusteredAttentionBackend: Backend {
         padding: IntTensor<Self>,
         #[extension_type] rotary: Rotary<Self>,
         #[extension_type] tail: TailTensors<Self>,
-        scale: f32,
+        #[extension_type] scores: Scores<Self>,
         weights: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
@@ -56,7 +60,7 @@ fn outputs(
     _padding: &TensorSpec,
     _rotary: &RotaryMetadata,
     tail: &TailTensorsMetadata,
-    _scale: &f32,
+    _scores: &ScoresMetadata,
     weights: &bool,
 ) -> (TensorSpec, TensorSpec) {
     let heads = Heads::of(&queries.shape, &tail.keys.shape);
@@ -72,13 +76,14 @@ impl ClusteredAttentionBackend for CubeBackend {
         padding: IntTensor<Self>,
         rotary: Rotary<Self>,
         tail: TailTensors<Self>,
-        scale: f32,
+        scores: Scores<Self>,
         wanted: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let heads = Heads::of(&queries.shape(), &tail.keys.shape());
         let columns = clusters.tokens_by_cluster.shape()[2] + tail.entries;
         let like = queries.clone();
-        let rows = RowLaunch { queries, starts: padding, rotary, tail, columns, scale, wanted };
+        let own_scores = scores.clone();
+        let rows = RowLaunch { queries, starts: padding, rotary, tail, columns, scores, wanted };
         let (output, weights) = split::outputs(&like, heads, columns, wanted);
         let parts = if on_planes(&rows, &clusters, heads) {
             launch_planes(rows, clusters, heads, &output, &weights)
@@ -87,7 +92,7 @@ impl ClusteredAttentionBackend for CubeBackend {
             Some(rows.launch(Some(clusters), heads, columns, &weights, parts))
         };
         if let Some(parts) = parts {
-            split::merge(parts, &output, &weights, heads, wanted);
+            split::merge(parts, &output, &weights, heads, own_scores, wanted);
         }
         (output, weights)
     }
@@ -115,7 +120,7 @@ fn launch_planes(
     output: &CubeTensor,
     weights: &CubeTensor,
 ) -> Option<CubeTensor> {
-    let RowLaunch { queries, starts, rotary, tail, columns, scale, wanted } = rows;
+    let RowLaunch { queries, starts, rotary, tail, columns, scores, wanted } = rows;
     let TailTensors { keys: tail_keys, values: tail_values, entries: tail } = tail;
     // The kernel finds all three by one place.
     let clusters = Clusters {
@@ -132,7 +137,8 @@ fn launch_planes(
     let encoded = matches!(rotary, Rotary::Tables { .. });
     let planes = if encoded { ENCODED_PLANES } else { PLANES };
     let plan = SplitPlan::of_tiles(tiles, planes, heads, &client);
-    let whole = plan.splits == 1;
+    // Sinks come in where parts are merged.
+    let whole = plan.splits == 1 && !scores.numbers().kinds.sinks;
     let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
     let blocks = heads.group().div_ceil(HEADS);
     // Another tensor stands in for those that are not looked at.
@@ -163,7 +169,7 @@ fn launch_planes(
         columns,
         tail,
         plan.share,
-        scale,
+        scores.arg_without_heads(),
         blueprint,
         types,
     );

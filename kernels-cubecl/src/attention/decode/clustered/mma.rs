@@ -1,13 +1,16 @@
 use cubecl::prelude::*;
 
 use crate::{
-    attention::decode::split::{
-        fill_weights,
-        mma::{
-            HEADS, PlaneOutputs, TILE, add_plane_values, new_plane_sums, pair, plane_cube,
-            plane_queries, plane_scores, plane_weights, weigh_scores, write_planes,
+    attention::{
+        decode::split::{
+            fill_weights,
+            mma::{
+                HEADS, PlaneOutputs, TILE, add_plane_values, new_plane_sums, pair, plane_cube,
+                plane_queries, plane_scores, plane_weights, weigh_scores, write_planes,
+            },
+            operands::{ClusterArgs, KeyValues, RotaryArgs},
         },
-        operands::{ClusterArgs, KeyValues, RotaryArgs},
+        scoring::ScoreArgs,
     },
     common::{
         masked::MASKED,
@@ -74,7 +77,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     columns: usize,
     tail: usize,
     share: usize,
-    scale: f32,
+    scoring: &ScoreArgs,
     #[comptime] blueprint: ClusteredBlueprint,
     #[define(E, T, I)] _types: [ElemType; 3],
 ) {
@@ -231,8 +234,8 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
             #[unroll]
             for side in 0..2usize {
                 let place = eight * 8 + quad * 2 + side;
-                let factor = plane_shuffle(norm, place as u32) * scale;
-                let one = two.extract(side) * factor;
+                let factor = plane_shuffle(norm, place as u32) * scoring.scale;
+                let one = scoring.capped(two.extract(side) * factor);
                 let hidden = base + place >= count;
                 if comptime!(wanted) {
                     let column = plane_shuffle(column, place as u32) as usize;

@@ -15,6 +15,7 @@ use crate::{
             operands::{Clusters, Rotary, TailTensors},
         },
         rotary::check_tables,
+        scoring::Scores,
     },
     common::check::Check,
 };
@@ -84,7 +85,7 @@ pub(crate) fn clustered(input: &DecodeInput, kv: &ClusteredKv) -> Result<DecodeO
         kv.padding_columns.into_dispatch(),
         rotary,
         tail,
-        input.scoring.scale as f32,
+        Scores::from(input.scoring.clone()),
         wanted,
     );
     Ok(DecodeOutput {
@@ -125,7 +126,8 @@ fn check(input: &DecodeInput, kv: &ClusteredKv) -> Result<()> {
     if let Some(rotary) = &kv.rotary {
         check_tables(rotary, &check, heads, columns)?;
     }
-    check.plain(&input.scoring)?;
+    check.scoring(&input.scoring, query_heads)?;
+    check.no_positions(&input.scoring)?;
     check.countable("directions", &kv.directions.dims())?;
     check.countable("tokens_by_cluster", &kv.tokens_by_cluster.dims())?;
     check.countable("tail_keys", &kv.tail.keys.dims())?;

@@ -7,11 +7,14 @@ use super::{
     portable::{self, DecodeBlueprint, decode_part},
 };
 #[cfg(feature = "fusion")]
-use crate::attention::decode::split::operands::TailTensorsMetadata;
+use crate::attention::{decode::split::operands::TailTensorsMetadata, scoring::ScoresMetadata};
 use crate::{
-    attention::decode::{
-        merge::{self, decode_merge, part_width},
-        split::{self, operands::TailTensors},
+    attention::{
+        decode::{
+            merge::{self, decode_merge, part_width},
+            split::{self, operands::TailTensors},
+        },
+        scoring::Scores,
     },
     common::{
         backend::*,
@@ -49,7 +52,7 @@ pub(super) trait DecodeAttentionBackend: Backend {
         #[extension_type] rows: TailTensors<Self>,
         #[extension_type] mask: KvMask<Self>,
         #[extension_type] counts: EntryCounts<Self>,
-        scale: f32,
+        #[extension_type] scores: Scores<Self>,
         weights: bool,
     ) -> DecodeTensors<Self>;
 }
@@ -61,7 +64,7 @@ fn outputs(
     rows: &TailTensorsMetadata,
     mask: &KvMaskMetadata,
     _counts: &EntryCountsMetadata,
-    _scale: &f32,
+    _scores: &ScoresMetadata,
     weights: &bool,
 ) -> DecodeTensorsMetadata {
     let output = queries.clone();
@@ -83,7 +86,7 @@ impl DecodeAttentionBackend for CubeBackend {
         TailTensors { keys, values, entries }: TailTensors<Self>,
         mask: KvMask<Self>,
         counts: EntryCounts<Self>,
-        scale: f32,
+        scores: Scores<Self>,
         wanted: bool,
     ) -> DecodeTensors<Self> {
         let client = queries.client.clone();
@@ -174,6 +177,7 @@ impl DecodeAttentionBackend for CubeBackend {
             or_queries(counts.as_ref()),
         ];
         let cubes = CubeCount::Static(count as u32, (kv_heads * blocks) as u32, batch as u32);
+        let (scoring, score_kinds) = scores.clone().into_arg();
         if on_planes {
             let row = |tensor: Option<&CubeTensor>| {
                 tensor.map_or(0, |tensor| tensor.meta.strides()[0] / CHUNK)
@@ -200,8 +204,8 @@ impl DecodeAttentionBackend for CubeBackend {
                 output.clone().into_buffer_arg(),
                 or_parts(&weights, parts_place),
                 layout,
-                scale,
-                DecodeMmaBlueprint { head_dim, tall: rows > 8, kinds, whole },
+                scoring,
+                DecodeMmaBlueprint { head_dim, tall: rows > 8, kinds, scoring: score_kinds, whole },
                 [key, int],
             );
         } else {
@@ -218,8 +222,8 @@ impl DecodeAttentionBackend for CubeBackend {
                 or_parts(&weights, parts_place),
                 entries,
                 share,
-                scale,
-                DecodeBlueprint { head_dim, width: load, rows, kinds },
+                scoring,
+                DecodeBlueprint { head_dim, width: load, rows, kinds, scoring: score_kinds },
                 [query, key, int],
             );
         }
@@ -237,9 +241,13 @@ impl DecodeAttentionBackend for CubeBackend {
                 output.clone().into_buffer_arg(),
                 or_parts(&weights, 0),
                 count,
+                query_heads,
                 kv_heads,
+                new,
                 entries,
+                scores.into_arg().0,
                 head_dim,
+                score_kinds.sinks,
                 listed,
                 wanted,
                 [query, int],

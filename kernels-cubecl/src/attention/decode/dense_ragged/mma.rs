@@ -2,9 +2,12 @@ use cubecl::prelude::*;
 
 use super::entries::{Entries, EntryKinds, HeadEntries, head_entries, is_free};
 use crate::{
-    attention::decode::{
-        merge::part_width,
-        split::mma::{together, weigh_row},
+    attention::{
+        decode::{
+            merge::part_width,
+            split::mma::{together, weigh_row},
+        },
+        scoring::{ScoreArgs, ScoreKinds},
     },
     common::{
         line::StridedSlice,
@@ -37,6 +40,7 @@ pub(crate) struct DecodeMmaBlueprint {
     /// Whether there are more than 8 query rows.
     pub(crate) tall: bool,
     pub(crate) kinds: EntryKinds,
+    pub(crate) scoring: ScoreKinds,
     /// Whether a cube has all entries of its heads: it writes their output, and weights in place
     /// of scores.
     pub(crate) whole: bool,
@@ -146,12 +150,33 @@ fn place_of_sums(row: usize, four: usize) -> usize {
     four ^ (four / 8 % 2) ^ (row % 2 * 2)
 }
 
+/// [`together`] of a row, with the sink of its head if there are sinks.
+#[cube]
+fn all_weights(
+    scoring: &ScoreArgs,
+    extremes: &Shared<[f32]>,
+    row: usize,
+    head: usize,
+    #[comptime] rows: usize,
+    #[comptime] sinks: bool,
+) -> (f32, f32) {
+    let (most, total) = together(extremes, row, rows, PLANES);
+    if comptime!(sinks) {
+        let (most, total, _) = scoring.with_sink(most, total, head);
+        (most, total)
+    } else {
+        (most, total)
+    }
+}
+
 /// Part of the entries of [`super::dense`] that one cube has, on tensor cores. Rows of keys and
 /// values are contiguous and 16-byte aligned.
 ///
 /// Each plane copies the tiles it multiplies, some ahead. The order of channels in a product does
 /// not matter, so each lane takes chunks of 16 bytes as they are.
 #[cube(launch)]
+// The outer condition of two is decided when the kernel is expanded.
+#[allow(clippy::collapsible_if)]
 pub(crate) fn decode_planes<E: Float, I: Int>(
     queries: &[Chunk<E>],
     of: &Entries<Chunk<E>, I>,
@@ -159,11 +184,11 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     output: &mut [Four<E>],
     weights: &mut Tensor<f32>,
     layout: &DecodeLayout,
-    scale: f32,
+    scoring: &ScoreArgs,
     #[comptime] blueprint: DecodeMmaBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let DecodeMmaBlueprint { head_dim, tall, kinds, whole } = blueprint;
+    let DecodeMmaBlueprint { head_dim, tall, kinds, scoring: score_kinds, whole } = blueprint;
     let EntryKinds { listed, by_position, weights: wanted, .. } = kinds;
     let chunks = comptime!(blueprint.chunks());
     let spans = comptime!(head_dim / 32);
@@ -290,11 +315,15 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             // Whom the rows of this lane see, and what is written of it.
             #[unroll]
             for half in 0..halves {
-                let mut pair = score[half] * Pair::<f32>::new(scale);
+                let mut pair = score[half] * Pair::<f32>::new(scoring.scale);
+                let row = first_row + half * 8 + line;
+                let head = kv_head * group + row.min(group * new - 1) / new;
                 #[unroll]
                 for side in 0..2usize {
                     let entry = base + eight * 8 + quad * 2 + side;
                     let mut hidden = entry >= count;
+                    // The entry's position less the query's.
+                    let mut distance = 0i32.runtime();
                     if comptime!(by_position && listed) {
                         let from_end = held - entry.min(held);
                         let free = is_free::<I>(&of.entry_positions, batch, kv_head, from_end);
@@ -306,17 +335,25 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
                             + entry.min(entries - 1) * positions.stride(2);
                         let position = i32::cast_from(positions[place]);
                         hidden = hidden || position < 0 || position > row_positions[half];
+                        if comptime!(score_kinds.reads_distances()) {
+                            distance = position - row_positions[half];
+                        }
                     } else if comptime!(!listed) {
                         hidden = hidden || i32::cast_from(entry) > row_positions[half];
+                        if comptime!(score_kinds.reads_distances()) {
+                            distance = i32::cast_from(entry) - row_positions[half];
+                        }
                     }
-                    let own = pair.extract(side);
+                    if comptime!(score_kinds.window) {
+                        hidden = hidden || scoring.hides(distance, score_kinds);
+                    }
+                    let own = scoring.score(pair.extract(side), head, distance, score_kinds);
                     pair.insert(side, select(hidden, MASKED, own));
                     if comptime!(wanted) {
-                        let own = first_row + half * 8 + line;
-                        if entry < count && own < group * new {
+                        if entry < count && row < group * new {
                             let place = batch * weights.stride(0)
-                                + (kv_head * group + own / new) * weights.stride(1)
-                                + own % new * weights.stride(2)
+                                + (kv_head * group + row / new) * weights.stride(1)
+                                + row % new * weights.stride(2)
                                 + (before + entry) * weights.stride(3);
                             weights[place] = pair.extract(side);
                         }
@@ -443,10 +480,11 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         sync_cube();
         for row in 0..own_rows {
             let own = first_row + row;
-            let (most, sum) = together(&extremes, row, rows, PLANES);
+            let head = kv_head * group + own / new;
+            let (most, sum) = all_weights(scoring, &extremes, row, head, rows, score_kinds.sinks);
             let factor = select(sum == 0.0, 0.0, 1.0 / sum);
             let start = batch * weights.stride(0)
-                + (kv_head * group + own / new) * weights.stride(1)
+                + head * weights.stride(1)
                 + own % new * weights.stride(2);
             let scores = StridedSlice { start, stride: weights.stride(3) };
             weigh_row(weights, &scores, entries, most, factor, comptime!(PLANES * 32));
@@ -457,7 +495,10 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     while index < own_rows * fours {
         let row = index / fours;
         let four = index % fours;
-        let (most, total) = together(&extremes, row, rows, PLANES);
+        let head = kv_head * group + (first_row + row) / new;
+        // Parts are without sinks.
+        let sinks = comptime!(whole && score_kinds.sinks);
+        let (most, total) = all_weights(scoring, &extremes, row, head, rows, sinks);
         let mut factor = f32::new(1.0);
         if comptime!(whole) {
             // A query that sees nothing has the sum zero.

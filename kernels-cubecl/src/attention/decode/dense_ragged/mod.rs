@@ -15,7 +15,10 @@ use self::{
     operands::{DecodeTensors, EntryCounts, KvMask},
 };
 use crate::{
-    attention::decode::{merge, split::operands::TailTensors},
+    attention::{
+        decode::{merge, split::operands::TailTensors},
+        scoring::Scores,
+    },
     common::check::Check,
 };
 
@@ -38,6 +41,9 @@ const OPERATION: &str = "decode_attention";
 /// Elsewhere, and for f32, a cube of 256 units has up to 8 query rows. As many units as a row has
 /// loads of 16 bytes multiply a key; parts of products meet in shared memory and are added in
 /// order. 128 entries are scored, then their values added up.
+///
+/// Products are capped and sloped as they are found, and entries before a window hidden. A sink
+/// joins the sum of weights where the parts of its query are put together.
 ///
 /// It reads 2 · head_dim · bytes per entry and kv head, and does 4 · head_dim operations per entry
 /// and query row; each part writes and reads 4 · (head_dim + 4) bytes per query row, and a weight
@@ -77,8 +83,7 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
             }
         }
     };
-    check.plain(&input.scoring)?;
-    check_cubes(&check, &input.queries, &keys, entries)?;
+    check_cubes(&check, input, &keys, entries)?;
     Ok(call(input, mask, counts, [keys, values], entries))
 }
 
@@ -97,7 +102,7 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
     let rows = keys.dims()[0];
     check.value("the rows of the list", rows, rows > 0, "at least 1")?;
     check.shape("the keys of the list", keys.dims(), [rows, head_dim])?;
-    check.shape("the values of the list", values.dims(), [rows, head_dim])?;
+    check.values("the values of the list", values.dims(), [rows, head_dim])?;
     for tensor in [&keys, &values] {
         check.same_type("the list", tensor.dtype(), tail.keys.dtype())?;
     }
@@ -105,8 +110,8 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
     check.countable("the list", &[rows, head_dim])?;
     let total = width.saturating_add(tail.entries);
     check.value("entries with those of the list", total, total > 0, "at least 1")?;
-    check.plain(&input.scoring)?;
-    check_cubes(&check, &input.queries, &tail.keys, total)?;
+    check_cubes(&check, input, &tail.keys, total)?;
+    check.no_positions(&input.scoring)?;
     if let Some(counts) = &tail_counts {
         check.shape("tail_counts", counts.dims(), [batch * kv_heads])?;
         let plain = positions.is_none() && !input.weights;
@@ -145,8 +150,8 @@ fn call(
         Some(counts) => EntryCounts::Counted { of_heads: counts.into_dispatch() },
         None => EntryCounts::Alike,
     };
-    let (scale, wanted) = (input.scoring.scale as f32, input.weights);
-    let found = Dispatch::decode_attention(queries, rows, mask, counts, scale, wanted);
+    let scores = Scores::from(input.scoring.clone());
+    let found = Dispatch::decode_attention(queries, rows, mask, counts, scores, input.weights);
     let (output, weights) = match found {
         DecodeTensors::Plain { output } => (output, None),
         DecodeTensors::Weights { output, weights } => (output, Some(weights)),
@@ -168,7 +173,7 @@ fn check_buffers(
     let [_, kv_heads, capacity, _] = keys.dims();
     let buffers = [batch, kv_heads, capacity, head_dim];
     check.shape("keys", keys.dims(), buffers)?;
-    check.shape("values", values.dims(), buffers)?;
+    check.values("values", values.dims(), buffers)?;
     check.same_type("values", values.dtype(), keys.dtype())?;
     let grouped = kv_heads > 0 && query_heads.is_multiple_of(kv_heads);
     check.value("query_heads", query_heads, grouped, format!("a multiple of {kv_heads}"))?;
@@ -184,11 +189,11 @@ fn check_buffers(
 }
 
 /// `columns` are those of the weights.
-fn check_cubes(check: &Check, queries: &Tensor<4>, keys: &Tensor<4>, columns: usize) -> Result<()> {
-    let [batch, query_heads, new, _] = queries.dims();
+fn check_cubes(check: &Check, input: &DecodeInput, keys: &Tensor<4>, columns: usize) -> Result<()> {
+    let [batch, query_heads, new, _] = input.queries.dims();
     let kv_heads = keys.dims()[1];
     check.countable("weights", &[batch, query_heads, new, columns])?;
-    check.tensors(12)?;
+    check.tensors(12 + check.scoring(&input.scoring, query_heads)?)?;
     // The most cubes of all ways to launch.
     let rows = query_heads / kv_heads * new;
     check.cubes([merge::MOST_PARTS, kv_heads * rows, batch])?;

@@ -1,7 +1,10 @@
 use cubecl::prelude::*;
 
 use super::entries::{Entries, EntryKinds, head_entries, is_free};
-use crate::common::masked::MASKED;
+use crate::{
+    attention::scoring::{ScoreArgs, ScoreKinds},
+    common::masked::MASKED,
+};
 
 /// Units of a cube.
 pub(crate) const UNITS: usize = 256;
@@ -25,6 +28,7 @@ pub(crate) struct DecodeBlueprint {
     /// Queries of a cube: they share a kv head.
     pub(crate) rows: usize,
     pub(crate) kinds: EntryKinds,
+    pub(crate) scoring: ScoreKinds,
 }
 
 impl DecodeBlueprint {
@@ -84,11 +88,11 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     weights: &mut Tensor<f32>,
     entries: usize,
     share: usize,
-    scale: f32,
+    scoring: &ScoreArgs,
     #[comptime] blueprint: DecodeBlueprint,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
-    let DecodeBlueprint { head_dim, width, rows, kinds } = blueprint;
+    let DecodeBlueprint { head_dim, width, rows, kinds, scoring: score_kinds } = blueprint;
     let EntryKinds { listed, by_position, weights: wanted, .. } = kinds;
     let lanes = comptime!(blueprint.lanes());
     let stripes = comptime!(blueprint.stripes());
@@ -143,7 +147,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
         #[unroll]
         for channel in 0..width {
             let step = (lane * width + channel) * queries.stride(3);
-            query[row * width + channel] = f32::cast_from(queries[place + step]) * scale;
+            query[row * width + channel] = f32::cast_from(queries[place + step]) * scoring.scale;
             sums[row * width + channel] = 0.0;
         }
         highest[row] = MASKED;
@@ -205,15 +209,17 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                     let own = first_row + row;
                     let entry_positions = &of.entry_positions;
                     let query_positions = &of.query_positions;
+                    let mut hidden = false.runtime();
+                    // The entry's position less the query's.
+                    let mut distance = 0i32.runtime();
                     if comptime!(by_position && listed) {
-                        let hidden = in_list
+                        hidden = in_list
                             && is_free::<I>(
                                 entry_positions,
                                 batch,
                                 kv_head,
                                 held - entry.min(held),
                             );
-                        score = select(hidden, MASKED, score);
                     } else if comptime!(by_position) {
                         let place = batch * entry_positions.stride(0)
                             + kv_head * entry_positions.stride(1)
@@ -221,10 +227,25 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                         let position = entry_positions[place];
                         let place = batch * query_positions.stride(0)
                             + own.min(group * new - 1) % new * query_positions.stride(2);
-                        let hidden = position < I::new(0) || position > query_positions[place];
-                        score = select(hidden, MASKED, score);
+                        let own_position = query_positions[place];
+                        hidden = position < I::new(0) || position > own_position;
+                        if comptime!(score_kinds.reads_distances()) {
+                            distance = i32::cast_from(position) - i32::cast_from(own_position);
+                        }
                     } else if comptime!(!listed) {
-                        score = select(entry + new > own_entries.tail + own % new, MASKED, score);
+                        let behind = own_entries.tail + own % new;
+                        hidden = entry + new > behind;
+                        if comptime!(score_kinds.reads_distances()) {
+                            distance = i32::cast_from(entry + new) - i32::cast_from(behind);
+                        }
+                    }
+                    let head = kv_head * group + own.min(group * new - 1) / new;
+                    score = scoring.score(score, head, distance, score_kinds);
+                    if comptime!(score_kinds.window) {
+                        hidden = hidden || scoring.hides(distance, score_kinds);
+                    }
+                    if comptime!(by_position || !listed) {
+                        score = select(hidden, MASKED, score);
                     }
                     scores[(first + place) * rows + row] = score;
                     if comptime!(wanted) && own < group * new {

@@ -133,7 +133,8 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
             let channel = lane * numbers + place;
             let mut one = f32::new(0.0);
             if channel < head_dim {
-                one = f32::cast_from(queries[start + channel * queries.stride(3)]) * inputs.scale;
+                one = f32::cast_from(queries[start + channel * queries.stride(3)])
+                    * inputs.scoring.scale;
             }
             query[comptime!(head * numbers + place)] = one;
         }
@@ -199,7 +200,7 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
                     score += scratch[index * pitch + lane];
                 }
                 let place = page_of[row] as usize * keys.scale.stride(0) + (base + row) % group;
-                score *= f32::cast_from(keys.scale[place]);
+                score = inputs.scoring.capped(score * f32::cast_from(keys.scale[place]));
                 scores[index] = score;
                 if blueprint.wanted && head < cube.heads_left {
                     let column = inputs.columns - total + base + row;

@@ -8,12 +8,15 @@ use super::{
     portable::{self, PageBlueprint},
 };
 #[cfg(feature = "fusion")]
-use crate::attention::decode::split::operands::TailTensorsMetadata;
+use crate::attention::{decode::split::operands::TailTensorsMetadata, scoring::ScoresMetadata};
 use crate::{
-    attention::decode::split::{
-        self, Heads, RowLaunch, SplitPlan, UNITS,
-        mma::{HEADS, TILE},
-        operands::{Rotary, TailTensors, key_values},
+    attention::{
+        decode::split::{
+            self, Heads, RowLaunch, SplitPlan, UNITS,
+            mma::{HEADS, TILE},
+            operands::{Rotary, TailTensors, key_values},
+        },
+        scoring::Scores,
     },
     common::{
         backend::*,
@@ -39,7 +42,7 @@ pub(super) trait QuantizedAttentionBackend: Backend {
         queries: FloatTensor<Self>,
         #[extension_type] pages: Pages<Self>,
         #[extension_type] tail: TailTensors<Self>,
-        scale: f32,
+        #[extension_type] scores: Scores<Self>,
         weights: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
@@ -50,7 +53,7 @@ fn outputs(
     queries: &TensorSpec,
     pages: &PagesMetadata,
     tail: &TailTensorsMetadata,
-    _scale: &f32,
+    _scores: &ScoresMetadata,
     weights: &bool,
 ) -> (TensorSpec, TensorSpec) {
     let heads = Heads::of(&queries.shape, &tail.keys.shape);
@@ -63,7 +66,7 @@ struct QuantizedProblem {
     queries: CubeTensor,
     pages: Pages<CubeBackend>,
     tail: TailTensors<CubeBackend>,
-    scale: f32,
+    scores: Scores<CubeBackend>,
     wanted: bool,
 }
 
@@ -96,20 +99,21 @@ impl QuantizedAttentionBackend for CubeBackend {
         queries: FloatTensor<Self>,
         pages: Pages<Self>,
         tail: TailTensors<Self>,
-        scale: f32,
+        scores: Scores<Self>,
         wanted: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let heads = Heads::of(&queries.shape(), &tail.keys.shape());
         let (output, weights) = split::outputs(&queries, heads, pages.columns, wanted);
         let pages = Pages { numbers: pages.numbers.with_dense_rows(), ..pages };
-        let problem = QuantizedProblem { queries, pages, tail, scale, wanted };
+        let own_scores = scores.clone();
+        let problem = QuantizedProblem { queries, pages, tail, scores, wanted };
         let parts = if on_planes(&problem, heads) {
             launch_planes(problem, heads, &output, &weights)
         } else {
             Some(launch_portable(problem, heads, &weights))
         };
         if let Some(parts) = parts {
-            split::merge(parts, &output, &weights, heads, wanted);
+            split::merge(parts, &output, &weights, heads, own_scores, wanted);
         }
         (output, weights)
     }
@@ -117,7 +121,7 @@ impl QuantizedAttentionBackend for CubeBackend {
 
 /// Returns parts of the output.
 fn launch_portable(problem: QuantizedProblem, heads: Heads, weights: &CubeTensor) -> CubeTensor {
-    let QuantizedProblem { queries, pages, tail, scale, wanted } = problem;
+    let QuantizedProblem { queries, pages, tail, scores, wanted } = problem;
     let Pages { numbers, list, offsets, tail_padding, group, most_pages, columns } = pages;
     let client = queries.client.clone();
     let entries = tail.entries;
@@ -148,7 +152,7 @@ fn launch_portable(problem: QuantizedProblem, heads: Heads, weights: &CubeTensor
             rotary: Rotary::Nothing,
             tail,
             columns,
-            scale,
+            scores: scores.clone(),
             wanted,
         };
         rows.launch(None, heads, entries, weights, |of_tail| {
@@ -160,13 +164,13 @@ fn launch_portable(problem: QuantizedProblem, heads: Heads, weights: &CubeTensor
     let cube = CubeDim::new_1d(UNITS as u32);
     let pages = [queries, list, offsets, tail_padding];
     let (own_parts, weights) = (parts.clone().into_tensor_arg(), weights.clone().into_tensor_arg());
-    let counts = heads.counts(splits);
+    let (scoring, counts) = (scores.arg_without_heads(), heads.counts(splits));
     match numbers {
         Numbers::Levels { keys, values, .. } => portable::pages::launch(
             &client,
             cubes,
             cube,
-            page_inputs(pages, columns, entries, share, scale),
+            page_inputs(pages, columns, entries, share, scoring),
             keys.into_arg(),
             values.into_arg(),
             own_parts,
@@ -180,7 +184,7 @@ fn launch_portable(problem: QuantizedProblem, heads: Heads, weights: &CubeTensor
             cubes,
             cube,
             blueprint.value_words,
-            page_inputs(pages, columns, entries, share, scale),
+            page_inputs(pages, columns, entries, share, scoring),
             keys.into_arg(),
             values.into_arg(),
             own_parts,
@@ -233,7 +237,7 @@ fn launch_planes(
     output: &CubeTensor,
     weights: &CubeTensor,
 ) -> Option<CubeTensor> {
-    let QuantizedProblem { queries, pages, tail, scale, wanted } = problem;
+    let QuantizedProblem { queries, pages, tail, scores, wanted } = problem;
     let TailTensors { keys: tail_keys, values: tail_values, entries: tail } = tail;
     let Pages { numbers, list, offsets, tail_padding, most_pages, columns, .. } = pages;
     let Heads { batch, kv_heads, head_dim, .. } = heads;
@@ -242,7 +246,7 @@ fn launch_planes(
     // A page is a tile, and as much work as two of the tail.
     let tiles = most_pages + tail.div_ceil(TILE);
     let plan = SplitPlan::of_tiles(tiles, PLANES, heads, &client);
-    let whole = plan.splits == 1 && !wanted;
+    let whole = plan.splits == 1 && !wanted && !scores.numbers().kinds.sinks;
     let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
     let blocks = heads.group().div_ceil(HEADS);
     let cubes = CubeCount::Static(plan.splits as u32, (kv_heads * blocks) as u32, batch as u32);
@@ -254,8 +258,9 @@ fn launch_planes(
     let brain = dtype == DType::BF16;
     let blueprint = PlaneBlueprint { planes: PLANES, head_dim, run, bits, brain, whole, wanted };
     let types = [dtype, list.dtype, words].map(dtype_to_storage_type);
+    let scoring = scores.arg_without_heads();
     let inputs =
-        page_inputs([queries, list, offsets, tail_padding], columns, tail, plan.share, scale);
+        page_inputs([queries, list, offsets, tail_padding], columns, tail, plan.share, scoring);
     let rows = key_values(tail_keys, tail_values);
     let outputs = split::plane_outputs(output, weights, WEIGHTS, parts.as_ref());
     match numbers {

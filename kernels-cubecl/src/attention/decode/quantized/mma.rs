@@ -2,14 +2,17 @@ use cubecl::prelude::*;
 
 use super::operands::{Packed, PageInputs};
 use crate::{
-    attention::decode::split::{
-        fill_weights,
-        mma::{
-            HEADS, PlaneCube, PlaneOutputs, PlaneSums, TILE, add_plane_values, add_products,
-            new_plane_sums, pair, plane_cube, plane_queries, plane_scores, plane_weights,
-            write_planes,
+    attention::{
+        decode::split::{
+            fill_weights,
+            mma::{
+                HEADS, PlaneCube, PlaneOutputs, PlaneSums, TILE, add_plane_values, add_products,
+                new_plane_sums, pair, plane_cube, plane_queries, plane_scores, plane_weights,
+                write_planes,
+            },
+            operands::KeyValues,
         },
-        operands::KeyValues,
+        scoring::ScoreArgs,
     },
     common::{
         masked::MASKED,
@@ -301,7 +304,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int, N: Size, C: PlaneCodec<
                 for side in 0..2usize {
                     let eight = comptime!(half * 2 + side);
                     let own = C::scaled(products[eight][0], &loaded, eight);
-                    scores[side] = own * Pair::<f32>::new(inputs.scale);
+                    scores[side] = two_scores(&inputs.scoring, own);
                     if comptime!(wanted) {
                         let token = tile * GROUP + comptime!(eight * 8) + quad * 2;
                         let column = split.padding + token;
@@ -432,7 +435,7 @@ fn add_tail<E: Float, I: Int>(
     for eight in 0..2usize {
         let first = comptime!(eight * head_dim / 8);
         let score = plane_scores::<E>(query, &key, first, head_dim);
-        let mut two = score[0] * Pair::<f32>::new(inputs.scale);
+        let mut two = two_scores(&inputs.scoring, score[0]);
         let row = base + eight * 8 + quad * 2;
         if comptime!(wanted) {
             let column = split.padding + split.own * GROUP + row;
@@ -447,6 +450,13 @@ fn add_tail<E: Float, I: Int>(
     }
     let weight = plane_weights::<E>(&scores, sums, head_dim);
     add_plane_values::<E>(&value, &weight, sums, head_dim);
+}
+
+/// Scores of the lane's head with two tokens.
+#[cube]
+fn two_scores(scoring: &ScoreArgs, products: Pair<f32>) -> Pair<f32> {
+    let scaled = products * Pair::<f32>::new(scoring.scale);
+    pair::<f32>(scoring.capped(scaled.extract(0usize)), scoring.capped(scaled.extract(1usize)))
 }
 
 /// Page of a tile; 0 for a tile of the tail.

@@ -14,7 +14,10 @@ use self::{
     portable::MOST_SCORES,
 };
 use crate::{
-    attention::decode::split::{self, Heads, operands::TailTensors},
+    attention::{
+        decode::split::{self, Heads, operands::TailTensors},
+        scoring::Scores,
+    },
     common::check::Check,
 };
 
@@ -95,7 +98,7 @@ pub(crate) fn quantized(input: &DecodeInput, kv: &QuantizedKv) -> Result<DecodeO
         input.queries.clone().into_dispatch(),
         pages,
         tail,
-        input.scoring.scale as f32,
+        Scores::from(input.scoring.clone()),
         wanted,
     );
     Ok(DecodeOutput {
@@ -132,7 +135,8 @@ fn check(input: &DecodeInput, kv: &QuantizedKv) -> Result<()> {
     let (least, most) = (kv.most_pages * group, kv.most_pages * group + kv.tail.entries);
     let held = (least..=most).contains(&kv.columns);
     check.value("columns", kv.columns, held, format!("{least} to {most}"))?;
-    check.plain(&input.scoring)?;
+    check.scoring(&input.scoring, query_heads)?;
+    check.no_positions(&input.scoring)?;
     check.countable("tail_keys", &kv.tail.keys.dims())?;
     if input.weights {
         split::check_columns(&check, heads, kv.columns)?;

@@ -2,7 +2,10 @@
 
 use cubecl::prelude::*;
 
-use crate::common::backend::*;
+use crate::{
+    attention::scoring::{ScoreArgs, ScoreArgsLaunch},
+    common::backend::*,
+};
 
 /// Numbers of a few bits, as [`PackedGroups`](briquette_ops::PackedGroups).
 #[derive(ExtensionType)]
@@ -101,7 +104,7 @@ pub(super) struct PageInputs<Q: CubePrimitive, I: CubePrimitive> {
     pub(super) tail: usize,
     /// Pages, or tiles, of a split.
     pub(super) share: usize,
-    pub(super) scale: f32,
+    pub(super) scoring: ScoreArgs,
 }
 
 /// [`PageInputs`] of the queries, list, offsets and padding.
@@ -110,8 +113,8 @@ pub(super) fn page_inputs<Q: CubePrimitive, I: CubePrimitive>(
     columns: usize,
     tail: usize,
     share: usize,
-    scale: f32,
+    scoring: ScoreArgsLaunch,
 ) -> PageInputsLaunch<Q, I> {
     let [queries, list, offsets, padding] = tensors.map(CubeTensor::into_tensor_arg);
-    PageInputsLaunch::new(queries, list, offsets, padding, columns, tail, share, scale)
+    PageInputsLaunch::new(queries, list, offsets, padding, columns, tail, share, scoring)
 }

@@ -197,7 +197,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
         let head = cube.query_head + (index % heads).min(cube.heads_left - 1);
         let place =
             cube.batch * queries.stride(0) + head * queries.stride(1) + channel * queries.stride(3);
-        query[index] = f32::cast_from(queries[place]) * inputs.scale;
+        query[index] = f32::cast_from(queries[place]) * inputs.scoring.scale;
         index += UNITS;
     }
 
@@ -302,6 +302,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                         for lane in 0..blueprint.lanes {
                             score += scratch[start + lane * pitch];
                         }
+                        let score = inputs.scoring.capped(score);
                         let token = job * word + index % word;
                         scores[head * tile + token] = score;
                         if blueprint.wanted && head < cube.heads_left {

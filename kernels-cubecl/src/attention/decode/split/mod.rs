@@ -35,7 +35,7 @@ use self::{
     softmax::MOST_HEADS,
 };
 use crate::{
-    attention::decode::merge,
+    attention::{decode::merge, scoring::Scores},
     common::{check::Check, processors::processors},
 };
 
@@ -197,15 +197,17 @@ pub(crate) fn outputs(
     (output, weights)
 }
 
-/// Merges splits. `weights` are scores before and weights after.
+/// Merges splits, and sinks. `weights` are scores before and weights after.
 pub(crate) fn merge(
     parts: CubeTensor,
     output: &CubeTensor,
     weights: &CubeTensor,
     heads: Heads,
+    scores: Scores<CubeBackend>,
     wanted: bool,
 ) {
     let Heads { batch, query_heads, kv_heads, head_dim } = heads;
+    let (scoring, score_kinds) = scores.into_arg();
     let columns = weights.shape()[2];
     let blocks = if wanted { columns.div_ceil(merge::WEIGHTS) } else { 1 };
     // One query per head.
@@ -225,9 +227,13 @@ pub(crate) fn merge(
         output.clone().into_buffer_arg(),
         by_query.into_tensor_arg(),
         parts.shape()[1],
+        query_heads,
         kv_heads,
+        1,
         columns,
+        scoring,
         head_dim,
+        score_kinds.sinks,
         false,
         wanted,
         types,
@@ -305,7 +311,7 @@ pub(crate) struct RowLaunch {
     pub(crate) tail: TailTensors<CubeBackend>,
     /// Columns of the weights: those of the longest head, the tail last.
     pub(crate) columns: usize,
-    pub(crate) scale: f32,
+    pub(crate) scores: Scores<CubeBackend>,
     pub(crate) wanted: bool,
 }
 
@@ -321,7 +327,7 @@ impl RowLaunch {
         weights: &CubeTensor,
         parts: impl FnOnce(usize) -> (CubeTensor, usize),
     ) -> CubeTensor {
-        let Self { queries, starts, rotary, tail, columns, scale, wanted } = self;
+        let Self { queries, starts, rotary, tail, columns, scores, wanted } = self;
         let TailTensors { keys, values: tail_values, entries: tail } = tail;
         let client = queries.client.clone();
         let dtype = keys.dtype;
@@ -376,7 +382,7 @@ impl RowLaunch {
             tail,
             plan.share,
             first_split,
-            scale,
+            scores.arg_without_heads(),
             blueprint,
             types,
         );

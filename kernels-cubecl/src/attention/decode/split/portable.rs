@@ -5,7 +5,7 @@ use super::{
     operands::{ClusterArgs, KeyValues, RotaryArgs},
     softmax::{Running, UNITS},
 };
-use crate::common::masked::MASKED;
+use crate::{attention::scoring::ScoreArgs, common::masked::MASKED};
 
 /// Values a unit loads before it waits for the first.
 const AHEAD: usize = 4;
@@ -276,6 +276,7 @@ fn take_tile<K: Float, T: Float, I: Int, N: Size>(
     count: usize,
     value_start: usize,
     value_stride: usize,
+    scoring: &ScoreArgs,
     #[comptime] blueprint: RowBlueprint,
 ) {
     let unit = UNIT_POS as usize;
@@ -303,7 +304,7 @@ fn take_tile<K: Float, T: Float, I: Int, N: Size>(
             for lane in 0..blueprint.lanes {
                 score += tile.scratch[index * pitch + lane];
             }
-            score *= tile.norm[row];
+            score = scoring.capped(score * tile.norm[row]);
             tile.scores[index] = score;
             if blueprint.wanted && head < cube.heads_left {
                 let column = tile.column[row] as usize * weights.stride(2);
@@ -520,7 +521,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     tail: usize,
     chunk: usize,
     first_split: usize,
-    scale: f32,
+    scoring: &ScoreArgs,
     #[comptime] blueprint: RowBlueprint,
     #[define(Q, K, T, I)] _types: [ElemType; 4],
 ) {
@@ -528,7 +529,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     let cube = cube_split(&*weights, counts, blueprint.heads, blueprint.blocks);
     let width = blueprint.width;
 
-    let own = own_queries::<Q, N>(queries, &cube, scale, blueprint);
+    let own = own_queries::<Q, N>(queries, &cube, scoring.scale, blueprint);
     let mut tile = new_tile(blueprint);
     let mut sums = new_sums::<N>(blueprint);
 
@@ -607,6 +608,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
                 count,
                 first_cluster * clusters.rows.values.stride(0) / width,
                 clusters.rows.values.stride(0) / width,
+                scoring,
                 blueprint,
             );
             sync_cube();
@@ -647,6 +649,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
             count,
             (value_start + row * values.stride(2)) / width,
             values.stride(2) / width,
+            scoring,
             blueprint,
         );
         sync_cube();

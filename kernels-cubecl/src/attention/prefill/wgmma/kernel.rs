@@ -331,7 +331,7 @@ pub(super) fn attention_groups<E: Float, I: Int>(
     #[comptime] blueprint: PrefillBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let PrefillBlueprint { head_dim, by_position, sparse } = blueprint;
+    let PrefillBlueprint { head_dim, by_position, sparse, .. } = blueprint;
     let (own_rows, block) = comptime!((QUERIES, KEYS));
     let query_layout = comptime!(along_rows(own_rows, head_dim));
     let key_layout = comptime!(along_rows(block, head_dim));

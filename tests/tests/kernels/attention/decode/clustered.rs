@@ -7,15 +7,15 @@ use briquette_ops::{ClusteredKv, DecodeInput, KvLayout, RotaryTables, Scoring, T
 use briquette_tests::{
     backends::host,
     inputs::Noise,
-    reference::attention::{weighted_mean, weights},
+    reference::{Kind, attention::weighted_mean},
 };
 use burn::tensor::{DType, Device, Int, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Case as _, Drawn, attention_elsewhere, attention_of_cases};
+use super::{Case as _, Drawn, attention_elsewhere, attention_of_cases, capped_with_sinks};
 use crate::{
-    attention::{rotary_tables, rotated},
+    attention::{rotary_tables, rotated, scoring},
     common::{
         RefusedBy, extend_behind, f64s, floats, integers, kernel_backends, offsets, rows, turned,
     },
@@ -35,13 +35,15 @@ struct Case {
     capacity: usize,
     /// Rows of the tables of cosines and sines, and whether heads have positions of their own.
     encoded: Option<(usize, bool)>,
+    kind: Kind,
 }
 
 fn cases() -> Vec<Case> {
     let case = |(batch, query_heads, kv_heads), head_dim, tokens: &[_], tail, capacity, encoded| {
-        let tokens = tokens.to_vec();
-        Case { batch, query_heads, kv_heads, head_dim, tokens, tail, capacity, encoded }
+        let (tokens, kind) = (tokens.to_vec(), Kind::default());
+        Case { batch, query_heads, kv_heads, head_dim, tokens, tail, capacity, encoded, kind }
     };
+    let of_kind = |case: Case| Case { kind: capped_with_sinks(case.query_heads), ..case };
     vec![
         case((1, 1, 1), 1, &[(1, 1)], 0, 1, None),
         case((1, 2, 2), 16, &[(5, 2), (3, 3)], 1, 4, Some((20, true))),
@@ -58,6 +60,9 @@ fn cases() -> Vec<Case> {
         // entries of many tiles.
         case((2, 24, 2), 128, &[(300, 100), (16, 16), (0, 0), (129, 3)], 20, 30, None),
         case((1, 3, 1), 64, &[(40, 40)], 17, 17, Some((60, false))),
+        of_kind(case((2, 4, 2), 64, &[(64, 16), (0, 0), (1, 1), (63, 1)], 1, 1, Some((99, false)))),
+        of_kind(case((1, 5, 1), 100, &[(200, 20)], 64, 64, None)),
+        of_kind(case((2, 24, 2), 128, &[(300, 100), (16, 16), (0, 0), (129, 3)], 0, 30, None)),
     ]
 }
 
@@ -139,7 +144,9 @@ impl super::Case for Case {
                 output.extend(std::iter::repeat_n(0.0, head_dim));
                 continue;
             }
-            let weights = weights(query, &keys, SCALE);
+            let unordered = vec![0; keys.len()];
+            let seen = (&keys[..], &unordered[..]);
+            let weights = self.kind.weights(head % query_heads, (query, 0), seen, SCALE);
             output.extend(weighted_mean(&weights, &held));
             all_weights.extend(weights);
         }
@@ -179,7 +186,7 @@ impl super::Case for Case {
         let input = DecodeInput {
             queries: to(&queries),
             kv,
-            scoring: Scoring::plain(SCALE),
+            scoring: scoring(&self.kind, SCALE, device),
             weights: true,
         };
         Drawn { input, columns, output, weights: all_weights }
@@ -251,6 +258,9 @@ fn shared_attention_refuses() {
         assert_eq!(of_queries([1, 2, 2, 16]), expected);
         let expected = by.value("query_heads", 3, "a multiple of 2");
         assert_eq!(of_queries([1, 3, 1, 16]), expected);
+        let scoring = Scoring { window: Some(3), ..good.scoring.clone() };
+        let error = decode(&DecodeInput { scoring, ..good.clone() }).unwrap_err();
+        assert_eq!(error, OpError::NoKernel { operation: Case::OPERATION, what: "window" });
         let expected = by.shape("norms", &[1, 2, 4], &[1, 2, 5]);
         refuses(&|kv| kv.norms = kv.norms.clone().narrow(2, 0, 4), expected);
         let expected = by.shape("padding_columns", &[1], &[2]);

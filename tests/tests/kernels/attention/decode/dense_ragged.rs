@@ -2,21 +2,20 @@
 //! which heads hold different numbers, empty ones among them: sizes that cross a chunk, a cube's
 //! share and a block of weights.
 
-use briquette::ops::Visibility;
+use briquette::ops::{OpError, Visibility};
 use briquette_kernels::{decode, supports};
-use briquette_ops::{
-    AttentionOps, DecodeInput, DecodeOutput, DenseKv, KvLayout, RaggedKv, Scoring, Tail,
-};
+use briquette_ops::{AttentionOps, DecodeInput, DecodeOutput, DenseKv, KvLayout, RaggedKv, Tail};
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
-    reference::attention::{weighted_mean, weights},
+    reference::{Kind, attention::weighted_mean},
     session::tolerance,
 };
 use burn::tensor::{DType, Device, Int, Tensor};
 
+use super::capped_with_sinks;
 use crate::{
-    attention::by_position,
+    attention::{by_position, scoring},
     common::{
         RefusedBy, all_backends, answer, close, each_case, extend_behind, integers,
         kernel_backends, numbers, offsets, poison, poison_as, rows, turned,
@@ -40,6 +39,7 @@ struct Case {
     capacity: usize,
     /// Padding of each row of the batch, if positions say who sees what.
     padding: Option<Vec<usize>>,
+    kind: Kind,
 }
 
 fn cases() -> Vec<Case> {
@@ -54,10 +54,17 @@ fn cases() -> Vec<Case> {
         entries,
         capacity,
         padding: None,
+        kind: Kind::default(),
     };
     let list = |case: Case, list: &[usize]| Case { list: Some(list.to_vec()), ..case };
     let free = |case: Case, free: usize| Case { free, ..case };
     let padded = |case: Case, padding: &[usize]| Case { padding: Some(padding.to_vec()), ..case };
+    let of_kind = |case: Case| Case { kind: capped_with_sinks(case.query_heads), ..case };
+    let sloped = |case: Case| {
+        let slopes = (1..=case.query_heads).map(|head| 0.5 / head as f64).collect();
+        let kind = Kind { slopes, window: Some(70), ..capped_with_sinks(case.query_heads) };
+        Case { kind, ..case }
+    };
     vec![
         case((1, 1, 1), 1, 1, 1, 1),
         case((2, 4, 2), 64, 1, 127, 130),
@@ -75,6 +82,12 @@ fn cases() -> Vec<Case> {
         free(list(case((2, 4, 2), 64, 1, 1, 1), &[64, 0, 1, 63]), 9),
         free(list(case((1, 8, 2), 128, 1, 1, 70), &[65, 1129]), 400),
         free(list(case((1, 4, 1), 100, 1, 2, 64), &[200]), 60),
+        sloped(case((1, 8, 2), 128, 1, 1100, 1100)),
+        sloped(case((1, 4, 2), 64, 3, 129, 256)),
+        sloped(padded(case((2, 4, 2), 64, 1, 130, 140), &[0, 129])),
+        of_kind(list(case((2, 4, 2), 64, 1, 0, 1), &[64, 0, 1, 63])),
+        of_kind(list(case((1, 8, 2), 128, 1, 3, 70), &[65, 1129])),
+        of_kind(free(list(case((1, 4, 1), 100, 1, 2, 64), &[200]), 60)),
     ]
 }
 
@@ -147,7 +160,11 @@ impl Case {
                 rows
             };
             let keys = all(&list_keys, &keys);
-            let weights = weights(query, &keys, SCALE);
+            let mut positions = vec![0; held.len()];
+            positions.extend(seen.clone().map(|column| self.position(column)));
+            let asked = (&query[..], self.position((entries + row).saturating_sub(new)));
+            let seen_keys = (&keys[..], &positions[..]);
+            let weights = self.kind.weights(head % query_heads, asked, seen_keys, SCALE);
             let (of_list, of_buffers) = weights.split_at(held.len());
             let first = line * (self.width() + entries);
             let padding = self.width() - listed;
@@ -161,14 +178,19 @@ impl Case {
         expected
     }
 
+    /// Position of a column. What is left after an eviction has gaps.
+    fn position(&self, column: usize) -> usize {
+        if self.padding.is_some() { 3 * column + 1 } else { column }
+    }
+
     /// With positions of so many entries, where there is padding.
     fn visibility(&self, columns: usize, device: &Device) -> Visibility {
         let Self { batch, kv_heads, new, entries, .. } = *self;
         let Some(padding) = &self.padding else { return Visibility::Causal };
-        // What is left after an eviction has gaps; one column too many is what a buffer has.
+        // One column too many is what a buffer has.
         let position = |row: usize, column: usize| match column < padding[row] {
             true => -1,
-            false => 3 * column as i64 + 1,
+            false => self.position(column) as i64,
         };
         by_position([batch, kv_heads], entries - new..entries, columns, position, device)
     }
@@ -215,7 +237,7 @@ impl Case {
         DecodeInput {
             queries: turned(&to(&tensors.queries), 1, 3),
             kv,
-            scoring: Scoring::plain(SCALE),
+            scoring: scoring(&self.kind, SCALE, device),
             weights: true,
         }
     }
@@ -312,7 +334,8 @@ fn decode_calls_that_do_not_fit_are_refused() {
         let expected = by.value("the number of queries", 3, "1 to 2, the entries");
         assert_eq!(refuse(DenseKv { entries: 2, ..kv.clone() }), expected);
         let values = kv.values.clone().narrow(3, 0, 32);
-        let expected = by.shape("values", &[1, 2, 256, 32], &[1, 2, 256, 64]);
+        let operation = "decode_attention";
+        let expected = OpError::NoKernel { operation, what: "value_dim" };
         assert_eq!(refuse(DenseKv { values, ..kv.clone() }), expected);
         if backend.device.supports_dtype(DType::F16) {
             let values = kv.values.clone().cast(DType::F16);
@@ -323,6 +346,12 @@ fn decode_calls_that_do_not_fit_are_refused() {
         let mut input = ragged.input(&ragged.tensors(DType::F32), &backend.device);
         input.queries = Tensor::cat(vec![input.queries.clone(), input.queries], 2);
         let expected = by.value("the number of queries", 2, "1 where heads are ragged");
+        assert_eq!(decode(&input).unwrap_err(), expected);
+        let mut input = ragged.input(&ragged.tensors(DType::F32), &backend.device);
+        input.scoring.slopes = Some(Tensor::zeros([3], &backend.device));
+        assert_eq!(decode(&input).unwrap_err(), by.shape("slopes", &[3], &[4]));
+        input.scoring.slopes = Some(Tensor::zeros([4], &backend.device));
+        let expected = OpError::NoKernel { operation: "decode_attention", what: "slopes" };
         assert_eq!(decode(&input).unwrap_err(), expected);
     }
 }

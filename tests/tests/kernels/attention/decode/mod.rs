@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use briquette_ops::{AttentionOps, DecodeInput, DecodeOutput, KvLayout};
-use briquette_tests::{backends::Backend, session::tolerance};
+use briquette_tests::{backends::Backend, reference::Kind, session::tolerance};
 use burn::tensor::{DType, Device};
 
 use crate::common::{
@@ -13,6 +13,12 @@ use crate::common::{
 mod clustered;
 mod dense_ragged;
 mod quantized;
+
+/// What layouts without positions know of: capped scores, and a sink of each query head.
+fn capped_with_sinks(query_heads: usize) -> Kind {
+    let sinks = (0..query_heads).map(|head| head as f64 / 2.0 - 1.0).collect();
+    Kind { softcap: Some(1.5), sinks, ..Kind::default() }
+}
 
 /// A step over compressed entries, and what comes of it in f64.
 struct Drawn {

@@ -9,14 +9,17 @@ use briquette_ops::{
 use briquette_tests::{
     backends::host,
     inputs::{Noise, round},
-    reference::attention::{weighted_mean, weights},
+    reference::{Kind, attention::weighted_mean},
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Case as _, Drawn, attention_elsewhere, attention_of_cases};
-use crate::common::{RefusedBy, floats, integers, kernel_backends, offsets, rows, turned};
+use super::{Case as _, Drawn, attention_elsewhere, attention_of_cases, capped_with_sinks};
+use crate::{
+    attention::scoring,
+    common::{RefusedBy, floats, integers, kernel_backends, offsets, rows, turned},
+};
 
 const SCALE: f64 = 0.3;
 
@@ -42,13 +45,15 @@ struct Case {
     heads: Vec<(usize, usize)>,
     tail: usize,
     capacity: usize,
+    kind: Kind,
 }
 
 fn cases() -> Vec<Case> {
     let case = |(batch, query_heads, kv_heads), head_dim, layout, heads: &[_], tail, capacity| {
-        let ((format, group), heads) = (layout, heads.to_vec());
-        Case { batch, query_heads, kv_heads, head_dim, format, group, heads, tail, capacity }
+        let ((format, group), heads, kind) = (layout, heads.to_vec(), Kind::default());
+        Case { batch, query_heads, kv_heads, head_dim, format, group, heads, tail, capacity, kind }
     };
+    let of_kind = |case: Case| Case { kind: capped_with_sinks(case.query_heads), ..case };
     vec![
         case((1, 8, 2), 128, (Levels(2, 4), 32), &[(5, 17), (9, 17)], 17, 40),
         case((2, 4, 2), 16, (Levels(2, 1), 16), &[(4, 3), (5, 1), (0, 3), (1, 2)], 3, 3),
@@ -74,6 +79,11 @@ fn cases() -> Vec<Case> {
         case((1, 1, 1), 1, (Fp8, 1), &[(3, 1)], 1, 2),
         case((1, 2, 1), 256, (Fp8, 32), &[(2, 4)], 4, 4),
         case((16, 8, 8), 8, (Fp8, 16), &[(11, 70); 128], 70, 71),
+        of_kind(case((1, 6, 1), 64, (Levels(4, 2), 32), &[(3, 66)], 66, 70)),
+        of_kind(case((1, 2, 2), 64, (Levels(2, 2), 32), &[(1, 0), (3, 0)], 0, 1)),
+        of_kind(case((1, 1, 1), 12, (Levels(4, 1), 24), &[(7, 0)], 0, 1)),
+        of_kind(case((2, 12, 1), 64, (Fp8, 32), &[(3, 20), (0, 31)], 31, 32)),
+        of_kind(case((2, 4, 2), 16, (Fp8, 5), &[(4, 3), (5, 1), (0, 3), (1, 2)], 3, 3)),
     ]
 }
 
@@ -228,7 +238,9 @@ impl super::Case for Case {
             seen_keys.extend_from_slice(&tail_keys_held[end - own[kv]..end]);
             seen_values.extend_from_slice(&tail_values_held[end - own[kv]..end]);
             all_weights.extend(std::iter::repeat_n(0.0, columns - seen_keys.len()));
-            let weights = weights(query, &seen_keys, SCALE);
+            let unordered = vec![0; seen_keys.len()];
+            let seen = (&seen_keys[..], &unordered[..]);
+            let weights = self.kind.weights(head % query_heads, (query, 0), seen, SCALE);
             output.extend(weighted_mean(&weights, &seen_values));
             all_weights.extend(weights);
         }
@@ -248,7 +260,8 @@ impl super::Case for Case {
             columns,
         });
         let queries = queries.to_device(device);
-        let input = DecodeInput { queries, kv, scoring: Scoring::plain(SCALE), weights: true };
+        let scoring = scoring(&self.kind, SCALE, device);
+        let input = DecodeInput { queries, kv, scoring, weights: true };
         Drawn { input, columns, output, weights: all_weights }
     }
 
@@ -300,6 +313,17 @@ fn quantized_attention_refuses() {
         let good = case.draw(DType::F32, &backend.device).input;
         if Case::attend(&backend, &good).is_none() {
             continue;
+        }
+        let sinks = Tensor::zeros([5], &backend.device);
+        for (scoring, expected) in [
+            (
+                Scoring { window: Some(3), ..good.scoring.clone() },
+                OpError::NoKernel { operation: Case::OPERATION, what: "window" },
+            ),
+            (Scoring { sinks: Some(sinks), ..good.scoring.clone() }, by.shape("sinks", &[5], &[6])),
+        ] {
+            let error = decode(&DecodeInput { scoring, ..good.clone() }).unwrap_err();
+            assert_eq!(error, expected);
         }
         let refuses = |change: &dyn Fn(&mut QuantizedKv), expected: OpError| {
             let mut input = good.clone();
