@@ -50,6 +50,16 @@ fn tables_fit_the_terminal_and_are_whole_where_asked_for() {
 }
 
 #[test]
+fn every_table_of_a_measurement_fits_80_columns() {
+    for task in ["perplexity", "fidelity"] {
+        let policies = ["--policies", "streaming-llm,snapkv:kernel=15", "--budgets", "48,12.5%"];
+        let sizes = ["--length", "128", "--tokens", "8", "--windows", "2"];
+        let shown = shown(Some("80"), [&[task], &sizes[..], &policies].concat());
+        assert!(widest(&shown) <= 80 && shown.contains("(--wide shows"), "{shown}");
+    }
+}
+
+#[test]
 fn tables_are_for_programs_too() {
     let of = |format| shown(Some("80"), NEEDLE.split(' ').chain(["--format", format]));
     let tsv = of("tsv");

@@ -203,7 +203,8 @@ fn texts(rows: &[&Row]) -> Option<Sheet> {
     let columns = vec![
         Column::interval("nats\nper token", |row| table::interval(row.mean.mean, row.interval, 3)),
         Column::right("above\nthe full cache", over),
-        Column::right("perplexity", |row| format!("{:.1}", row.mean.mean.exp())),
+        Column::right("perplexity", |row| format!("{:.1}", row.mean.mean.exp()))
+            .ranked(Rank::Extra),
     ];
     table(&lines, columns)
 }
@@ -220,10 +221,12 @@ fn fidelity(rows: &[&Row]) -> Option<Sheet> {
         }),
         Column::right("output error\nof a layer", move |row| {
             beside(row, Measure::OutputError).map_or("-".into(), |error| format!("{error:.3}"))
-        }),
+        })
+        .ranked(Rank::Extra),
         Column::right("overlap with\nthe oracle", move |row| {
             beside(row, Measure::Overlap).map_or("-".into(), |overlap| format!("{overlap:.2}"))
-        }),
+        })
+        .ranked(Rank::Extra),
     ];
     table(&lines, columns)
 }
