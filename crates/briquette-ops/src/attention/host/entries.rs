@@ -3,16 +3,18 @@
 
 use std::ops::Range;
 
-use burn::tensor::{DType, Tensor, TensorData, bf16, f16};
+use burn::tensor::{DType, Tensor, bf16, f16};
 use half::slice::HalfFloatSliceExt;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::rows::{add, add_all, dot};
+use super::{
+    call::Call,
+    rows::{add, add_all, dot},
+};
 use crate::{
     attention::{
         decode::{DecodeInput, DecodeOutput, DenseKv, RaggedKv},
-        scoring::Scoring,
         visibility::Visibility,
     },
     error::Result,
@@ -47,12 +49,9 @@ impl Numbers {
     /// Numbers in f32: where they lie, or expanded into `to`.
     #[inline(always)]
     fn expanded<'a>(&'a self, range: Range<usize>, to: &'a mut [f32]) -> &'a [f32] {
-        let to = match self {
-            Self::F32(all) => return &all[range],
-            Self::F16(_) | Self::BF16(_) => &mut to[..range.len()],
-        };
+        let to = &mut to[..range.len()];
         match self {
-            Self::F32(_) => {}
+            Self::F32(all) => return &all[range],
             Self::F16(all) => all[range].convert_to_f32_slice(to),
             Self::BF16(all) => all[range].convert_to_f32_slice(to),
         }
@@ -120,17 +119,6 @@ struct Held {
     columns: usize,
 }
 
-/// A call of a layer.
-struct Layer<'a> {
-    scoring: &'a Scoring,
-    /// Scaled, `[lists, group, head_dim]`.
-    queries: Vec<f32>,
-    slopes: Option<Vec<f32>>,
-    /// Queries of a kv head.
-    group: usize,
-    held: Held,
-}
-
 /// What attention over a part of the entries of a head has found.
 struct Part {
     run: Run,
@@ -151,26 +139,22 @@ impl Part {
     }
 }
 
-impl Layer<'_> {
+impl Held {
     /// Changes the scores of a part from products to what its weights are made of.
     #[inline(always)]
-    fn finish(&self, run: &Run, scores: &mut [f32]) {
+    fn finish(&self, call: &Call<'_>, run: &Run, scores: &mut [f32]) {
+        call.cap(scores);
         let entries = run.rows.len();
-        if let Some(cap) = self.scoring.softcap.map(|cap| cap as f32) {
-            scores.iter_mut().for_each(|score| *score = (*score / cap).tanh() * cap);
-        }
-        let Some(positions) = self.held.positions.as_ref().filter(|at| at.of_list == run.in_list)
-        else {
+        let Some(positions) = self.positions.as_ref().filter(|at| at.of_list == run.in_list) else {
             return;
         };
         let Positions { queries, entries: of_entries, columns, .. } = positions;
-        let own = queries[run.list / self.held.dims[1]];
+        let own = queries[run.list / self.dims[1]];
         let start = run.list * columns + run.column;
         let of_entries = &of_entries[start..start + entries];
-        let window = self.scoring.window.map_or(i64::MAX, |window| window as i64);
+        let window = call.window();
         for (head, scores) in scores.chunks_exact_mut(entries).enumerate() {
-            let head = run.list % self.held.dims[1] * self.group + head;
-            let slope = self.slopes.as_ref().map_or(0.0, |slopes| slopes[head]);
+            let slope = call.slope(run.list, head);
             for (score, &position) in scores.iter_mut().zip(of_entries) {
                 let is_seen = position >= 0 && position <= own && own - position < window;
                 *score = match is_seen {
@@ -184,7 +168,8 @@ impl Layer<'_> {
 
 /// Attention of a group of queries over a part of the entries of their head.
 struct Attend<'a> {
-    layer: &'a Layer<'a>,
+    call: &'a Call<'a>,
+    held: &'a Held,
     run: Run,
 }
 
@@ -193,15 +178,15 @@ impl WithSimd for Attend<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> Part {
-        let Self { layer, run } = self;
-        let (group, [.., head_dim, value_dim]) = (layer.group, layer.held.dims);
-        let rows = match &layer.held.list {
+        let Self { call, held, run } = self;
+        let (group, [.., head_dim, value_dim]) = (call.group, held.dims);
+        let rows = match &held.list {
             Some(list) if run.in_list => list,
-            _ => &layer.held.rows,
+            _ => &held.rows,
         };
         let entries = run.rows.len();
         let start = run.list * group * head_dim;
-        let queries = &layer.queries[start..start + group * head_dim];
+        let queries = &call.queries[start..start + group * head_dim];
         let mut scratch = vec![0.0; BLOCK * head_dim.max(value_dim)];
         let blocks = (0..entries).step_by(BLOCK).map(|first| first..(first + BLOCK).min(entries));
         let of_rows = |block: &Range<usize>, width: usize| {
@@ -220,7 +205,7 @@ impl WithSimd for Attend<'_> {
                     .for_each(|(score, key)| *score = dot(query, key));
             }
         }
-        layer.finish(&run, &mut weights);
+        held.finish(call, &run, &mut weights);
         let (mut highest, mut totals) = (Vec::with_capacity(group), Vec::with_capacity(group));
         for weights in weights.chunks_exact_mut(entries) {
             let high = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -278,14 +263,14 @@ pub(super) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<Option<DecodeOu
         rows: list * capacity..list * capacity + count,
         column: 0,
     });
-    let layer = Held {
+    let held = Held {
         dims: [batch, kv_heads, head_dim, values.dims()[3]],
         list: None,
         rows: Rows::read(keys, values)?,
         positions,
         columns: *entries,
     };
-    attend(input, layer, runs.collect()).map(Some)
+    attend(input, held, runs.collect()).map(Some)
 }
 
 /// Attention of one query per head over a list of all heads, and what follows it.
@@ -327,49 +312,35 @@ pub(super) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
         let start = list * capacity;
         runs.push(Run { list, in_list: false, rows: start..start + count, column: *width });
     }
-    let layer = Held {
+    let held = Held {
         dims: [batch, kv_heads, head_dim, value_dim],
         list: Some(Rows::read(keys, values)?),
         rows: Rows::read(&tail.keys, &tail.values)?,
         positions,
         columns: width + tail.entries,
     };
-    attend(input, layer, runs)
+    attend(input, held, runs)
 }
 
 /// Attention of one query per head over the runs of a layer.
 fn attend(input: &DecodeInput, held: Held, runs: Vec<Run>) -> Result<DecodeOutput> {
-    let DecodeInput { queries, scoring, weights: wanted, .. } = input;
     let [batch, kv_heads, head_dim, value_dim] = held.dims;
-    let query_heads = queries.dims()[1];
-    INPUT.shape("queries", queries.dims(), [batch, query_heads, 1, head_dim])?;
-    let whole = kv_heads > 0 && query_heads.is_multiple_of(kv_heads);
-    INPUT.value("query_heads", query_heads, whole, format!("a multiple of {kv_heads}"))?;
-    let some = query_heads > 0 && head_dim > 0 && value_dim > 0 && held.columns > 0;
-    INPUT.value("columns", held.columns, some, "1 or more, as channels and heads")?;
-    let of_heads = |tensor: &Option<Tensor<1>>, name| -> Result<Option<Vec<f32>>> {
-        let Some(tensor) = tensor else { return Ok(None) };
-        INPUT.shape(name, tensor.dims(), [query_heads])?;
-        INPUT.floats(tensor).map(Some)
-    };
-    let sinks = of_heads(&scoring.sinks, "sinks")?;
-    let slopes = of_heads(&scoring.slopes, "slopes")?;
-    let mut scaled = INPUT.floats(queries)?;
-    scaled.iter_mut().for_each(|number| *number *= scoring.scale as f32);
-    let (group, columns) = (query_heads / kv_heads, held.columns);
-    let layer = Layer { scoring, queries: scaled, slopes, group, held };
-
-    let arch = Arch::new();
+    INPUT.value("channels of a value", value_dim, value_dim > 0, "1 or more")?;
+    let columns = held.columns;
+    let call = Call::read(input, INPUT, [batch, kv_heads, head_dim], columns)?;
+    let (arch, group) = (Arch::new(), call.group);
     let runs: Vec<Run> = runs.into_iter().flat_map(Run::parts).collect();
-    let parts: Vec<Part> =
-        runs.into_par_iter().map(|run| arch.dispatch(Attend { layer: &layer, run })).collect();
+    let attend = |run| arch.dispatch(Attend { call: &call, held: &held, run });
+    let parts: Vec<Part> = runs.into_par_iter().map(attend).collect();
 
-    let mut output = vec![0.0; batch * query_heads * value_dim];
-    let mut weights = vec![0.0; if *wanted { batch * query_heads * columns } else { 0 }];
+    let heads = batch * kv_heads * group;
+    let mut output = vec![0.0; heads * value_dim];
+    let mut weights = vec![0.0; if input.weights { heads * columns } else { 0 }];
     for parts in parts.chunk_by(|a, b| a.run.list == b.run.list) {
-        let first = parts[0].run.list * group;
+        let list = parts[0].run.list;
+        let first = list * group;
         for head in 0..group {
-            let sink = sinks.as_ref().map(|sinks| sinks[(first + head) % query_heads]);
+            let sink = call.sink(list, head);
             let highest = parts.iter().map(|part| part.highest[head]);
             let highest = highest.fold(sink.unwrap_or(f32::MIN), f32::max);
             let total = parts.iter().map(|part| part.share(head, highest) * part.totals[head]);
@@ -381,7 +352,7 @@ fn attend(input: &DecodeInput, held: Held, runs: Vec<Run>) -> Result<DecodeOutpu
                 let share = part.share(head, highest) / total;
                 let sums = &part.sums[head * value_dim..(head + 1) * value_dim];
                 add(&mut output[(first + head) * value_dim..][..value_dim], share, sums);
-                if *wanted {
+                if input.weights {
                     let entries = part.run.rows.len();
                     let to = &mut weights[(first + head) * columns + part.run.column..][..entries];
                     let from = &part.weights[head * entries..(head + 1) * entries];
@@ -390,11 +361,5 @@ fn attend(input: &DecodeInput, held: Held, runs: Vec<Run>) -> Result<DecodeOutpu
             }
         }
     }
-    let device = queries.device();
-    let output = TensorData::new(output, [batch, query_heads, 1, value_dim]);
-    let weights = wanted.then(|| {
-        let weights = TensorData::new(weights, [batch, query_heads, 1, columns]);
-        Tensor::from_data(weights, (&device, DType::F32))
-    });
-    Ok(DecodeOutput { output: Tensor::from_data(output, (&device, queries.dtype())), weights })
+    Ok(call.answer(output, weights))
 }

@@ -1,9 +1,11 @@
 //! Attention of a layer, head by head.
 
-use burn::tensor::{DType, Tensor, TensorData};
 use rayon::prelude::*;
 
-use super::rows::{add, dot, softmax};
+use super::{
+    call::Call,
+    rows::{add, dot, softmax},
+};
 use crate::{
     attention::decode::{DecodeInput, DecodeOutput, Tail},
     error::Result,
@@ -37,28 +39,12 @@ type List<'a> = (usize, ((&'a [f32], &'a mut [f32]), &'a mut [f32]));
 
 /// Attention of one query per head over a layer.
 pub(super) fn attend(input: &DecodeInput, kv: &(impl HostKv + Sync)) -> Result<DecodeOutput> {
-    let DecodeInput { queries, scoring, weights: wanted, .. } = input;
-    let (check, [batch, kv_heads, head_dim]) = (kv.input(), kv.dims());
-    let query_heads = queries.dims()[1];
-    check.shape("queries", queries.dims(), [batch, query_heads, 1, head_dim])?;
-    let whole = kv_heads > 0 && query_heads.is_multiple_of(kv_heads);
-    check.value("query_heads", query_heads, whole, format!("a multiple of {kv_heads}"))?;
-    let columns = kv.columns();
-    let some = query_heads > 0 && head_dim > 0 && columns > 0;
-    check.value("columns", columns, some, "1 or more, as channels and heads")?;
-    let group = query_heads / kv_heads;
-    let sinks = match &scoring.sinks {
-        Some(sinks) => {
-            check.shape("sinks", sinks.dims(), [query_heads])?;
-            Some(check.floats(sinks)?)
-        }
-        None => None,
-    };
-    let mut all = check.floats(queries)?;
-    all.iter_mut().for_each(|number| *number *= scoring.scale as f32);
-    let mut output = vec![0.0; all.len()];
-    let mut weights = vec![0.0; batch * query_heads * columns];
-    let queries = all.par_chunks(group * head_dim);
+    let ([batch, kv_heads, head_dim], columns) = (kv.dims(), kv.columns());
+    let call = Call::read(input, kv.input(), [batch, kv_heads, head_dim], columns)?;
+    let group = call.group;
+    let mut output = vec![0.0; call.queries.len()];
+    let mut weights = vec![0.0; batch * kv_heads * group * columns];
+    let queries = call.queries.par_chunks(group * head_dim);
     let lists = queries.zip(output.par_chunks_mut(group * head_dim));
     let lists = lists.zip(weights.par_chunks_mut(group * columns)).enumerate();
     let attend = |(list, ((queries, output), weights)): List<'_>| {
@@ -66,25 +52,13 @@ pub(super) fn attend(input: &DecodeInput, kv: &(impl HostKv + Sync)) -> Result<D
         kv.score(list, queries, weights);
         for (head, weights) in weights.chunks_mut(columns).enumerate() {
             let scores = &mut weights[first..];
-            if let Some(cap) = scoring.softcap.map(|cap| cap as f32) {
-                scores.iter_mut().for_each(|score| *score = (*score / cap).tanh() * cap);
-            }
-            let head = list % kv_heads * group + head;
-            softmax(scores, sinks.as_ref().map(|sinks| sinks[head]));
+            call.cap(scores);
+            softmax(scores, call.sink(list, head));
         }
         kv.weigh(list, weights, output);
     };
     lists.for_each(attend);
-    let device = input.queries.device();
-    let output = TensorData::new(output, input.queries.dims());
-    let weights = wanted.then(|| {
-        let weights = TensorData::new(weights, [batch, query_heads, 1, columns]);
-        Tensor::from_data(weights, (&device, DType::F32))
-    });
-    Ok(DecodeOutput {
-        output: Tensor::from_data(output, (&device, input.queries.dtype())),
-        weights,
-    })
+    Ok(call.answer(output, weights))
 }
 
 /// The entries of a tail.

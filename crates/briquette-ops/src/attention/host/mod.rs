@@ -1,5 +1,6 @@
 //! Decode attention on the host, over keys and values in their layout: what kernels are elsewhere.
 
+mod call;
 mod clustered;
 #[cfg(feature = "flex")]
 mod entries;
