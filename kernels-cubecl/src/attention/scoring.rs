@@ -172,13 +172,10 @@ impl ScoreArgs {
         if comptime!(kinds.change_scores()) { f32::new(1.0) } else { self.scale }
     }
 
-    /// Whether an entry lies before the window of a query that it is so far from.
-    pub(crate) fn hides(&self, distance: i32, #[comptime] kinds: ScoreKinds) -> bool {
-        let mut hides = false.runtime();
-        if comptime!(kinds.window) {
-            hides = distance <= -self.window;
-        }
-        hides
+    /// Whether an entry lies before the window of a query that it is so far from. There must be a
+    /// window.
+    pub(crate) fn hides(&self, distance: i32) -> bool {
+        distance <= -self.window
     }
 
     /// The logit that takes part in the sum of a query head's weights. There must be sinks.

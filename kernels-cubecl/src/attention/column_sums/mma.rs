@@ -196,7 +196,7 @@ pub(super) fn column_scores_mma<E: Float, I: Int>(
         let mut whole = first + rows <= base + old + 1;
         if comptime!(kinds.window) {
             let last = base + block - 1 + old;
-            whole = whole && !scoring.hides(first as i32 - last as i32, kinds);
+            whole = whole && !scoring.hides(first as i32 - last as i32);
         }
         let counted = base + block > local_start;
         #[unroll]
@@ -223,7 +223,7 @@ pub(super) fn column_scores_mma<E: Float, I: Int>(
                     let distance = key_positions[key] - position;
                     let mut hidden = key_positions[key] < 0 || key_positions[key] > position;
                     if comptime!(kinds.window) {
-                        hidden = hidden || scoring.hides(distance, kinds);
+                        hidden = hidden || scoring.hides(distance);
                     }
                     let score = &mut scores[key / 2 * 2 + tile];
                     let mut two = score[key % 2];

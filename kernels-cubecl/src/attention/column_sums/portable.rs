@@ -147,7 +147,7 @@ pub(super) fn column_scores_tiled<Q: Float, K: Float, I: Int>(
                     let distance = key_positions[row] - position;
                     let mut seen = key_positions[row] >= 0 && key_positions[row] <= position;
                     if comptime!(kinds.window) {
-                        seen = seen && !scoring.hides(distance, kinds);
+                        seen = seen && !scoring.hides(distance);
                     }
                     if seen {
                         let scaled = scores[row * 4 + column] * scoring.scale;

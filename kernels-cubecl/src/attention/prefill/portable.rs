@@ -147,7 +147,7 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
                 let distance = position - positions[row];
                 let mut hidden = hidden || position > positions[row];
                 if comptime!(kinds.window) {
-                    hidden = hidden || scoring.hides(distance, kinds);
+                    hidden = hidden || scoring.hides(distance);
                 }
                 if comptime!(sparse) {
                     if !whole && !hidden {

@@ -345,7 +345,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
                         }
                     }
                     if comptime!(score_kinds.window) {
-                        hidden = hidden || scoring.hides(distance, score_kinds);
+                        hidden = hidden || scoring.hides(distance);
                     }
                     let own = scoring.score(pair.extract(side), head, distance, score_kinds);
                     pair.insert(side, select(hidden, MASKED, own));

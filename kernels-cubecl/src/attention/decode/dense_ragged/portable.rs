@@ -242,7 +242,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                     let head = kv_head * group + own.min(group * new - 1) / new;
                     score = scoring.score(score, head, distance, score_kinds);
                     if comptime!(score_kinds.window) {
-                        hidden = hidden || scoring.hides(distance, score_kinds);
+                        hidden = hidden || scoring.hides(distance);
                     }
                     if comptime!(by_position || !listed) {
                         score = select(hidden, MASKED, score);
