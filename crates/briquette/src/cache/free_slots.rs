@@ -7,7 +7,6 @@ use super::{
     KvCache,
     call::in_place::{evicts_in_place, grows},
     growth::Growth,
-    kv_cache::policy_of,
     layer::LayerCache,
 };
 use crate::{Policy, Result, columns::right_aligned_entries, store::SlotStore};
@@ -23,10 +22,8 @@ impl KvCache {
         if self.config.memory_ceiling.is_some() {
             return None;
         }
-        let Self { policy, window_policies, layers, .. } = self;
         let (mut is_any, mut most, mut least) = (false, 0, None);
-        for (number, layer) in layers.iter_mut().enumerate() {
-            let policy = policy_of(policy, window_policies, number);
+        for (layer, policy) in self.layers_and_policies() {
             if !has_free_slots(policy) {
                 continue;
             }
@@ -61,13 +58,9 @@ impl KvCache {
         if is_stuck {
             return Ok(());
         }
-        let Self { policy, window_policies, layers, .. } = self;
-        layers.iter_mut().enumerate().try_for_each(|(number, layer)| {
-            let policy = policy_of(policy, window_policies, number);
-            match has_free_slots(policy) {
-                true => layer.make_free_slots(tokens, policy.store().holds_ragged_heads()),
-                false => Ok(()),
-            }
+        let mut slotted = self.layers_and_policies().filter(|(_, policy)| has_free_slots(policy));
+        slotted.try_for_each(|(layer, policy)| {
+            layer.make_free_slots(tokens, policy.store().holds_ragged_heads())
         })
     }
 }

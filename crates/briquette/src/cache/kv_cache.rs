@@ -438,6 +438,15 @@ impl KvCache {
         policy_of(&self.policy, &self.window_policies, layer)
     }
 
+    /// The layers, each with the policy that compresses it.
+    pub(super) fn layers_and_policies(
+        &mut self,
+    ) -> impl Iterator<Item = (&mut LayerCache, &Policy)> {
+        let Self { policy, window_policies, layers, .. } = self;
+        let layers = layers.iter_mut().enumerate();
+        layers.map(|(number, layer)| (layer, policy_of(policy, window_policies, number)))
+    }
+
     /// The positions of a span, `[batch, 1, new]`.
     fn positions(&mut self, span: &InputSpan, batch: usize) -> Tensor<3, Int> {
         if let Some((host, tensor)) = &mut self.positions
@@ -464,11 +473,7 @@ impl KvCache {
 }
 
 /// The policy of a layer, among those of windows if it has one.
-pub(super) fn policy_of<'a>(
-    policy: &'a Policy,
-    windows: &'a [Option<Policy>],
-    layer: usize,
-) -> &'a Policy {
+fn policy_of<'a>(policy: &'a Policy, windows: &'a [Option<Policy>], layer: usize) -> &'a Policy {
     windows.get(layer).and_then(Option::as_ref).unwrap_or(policy)
 }
 

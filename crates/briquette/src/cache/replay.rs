@@ -6,7 +6,6 @@ use super::{
         compress::CompressionDue,
         in_place::{evicts_in_place, grows},
     },
-    kv_cache::policy_of,
     layer::LayerCache,
     progress::{InputSpan, Phase},
 };
@@ -36,14 +35,13 @@ impl Replay for KvCache {
         if let Some((_, positions)) = &mut self.positions {
             visitor.tensor(StateTensor::Int3(positions));
         }
-        let Self { policy, window_policies, layers, .. } = self;
-        for (number, layer) in layers.iter_mut().enumerate() {
+        for (layer, policy) in self.layers_and_policies() {
             let visited = match &mut layer.store {
                 Some(store) => store.replay().map(|store| store.visit_state(visitor)).is_some(),
                 None => true,
             };
             if !visited || !layer.log.is_empty() {
-                let name = policy_of(policy, window_policies, number).store().name();
+                let name = policy.store().name();
                 return Err(Error::stage("store", name, "does not say what a step changes"));
             }
             if !layer.indexes_on_device() && layer.slots_with_free().is_none() {
@@ -112,13 +110,11 @@ impl Replay for KvCache {
                 return Err(Error::PositionOverflow { position, max });
             }
         }
-        let Self { policy, window_policies, layers, positions, .. } = self;
-        for ((number, layer), span) in layers.iter_mut().enumerate().zip(arrivals) {
-            let policy = policy_of(policy, window_policies, number);
+        if let (Some((host, _)), Some(span)) = (&mut self.positions, arrivals.last()) {
+            host.clone_from(&span.positions);
+        }
+        for ((layer, policy), span) in self.layers_and_policies().zip(arrivals) {
             let local = policy.observes().local;
-            if let Some((host, _)) = positions {
-                host.clone_from(&span.positions);
-            }
             if local > 0 {
                 layer.local_queries = (layer.local_queries + 1) % local;
             }
@@ -148,23 +144,25 @@ impl Replay for KvCache {
 
     fn begin_device_indexing(&mut self, tokens: usize) -> Result<()> {
         self.make_free_slots(tokens)?;
-        let Self { policy, window_policies, layers, .. } = self;
-        for (number, layer) in layers.iter_mut().enumerate() {
-            let policy = policy_of(policy, window_policies, number);
+        let begun = self.layers_and_policies().try_for_each(|(layer, policy)| {
             if compresses_every_token(policy) {
-                continue;
+                return Ok(());
             }
             let decoded = layer.progress.decoded();
             let until_next = |every: usize| every.saturating_sub(decoded).max(1);
             let tokens = policy.schedule().decode_every.map_or(tokens, until_next).min(tokens);
-            if !layer.replay().is_some_and(|store| store.begin_device_indexing(tokens)) {
-                let name = policy.store().name();
-                let error = Error::stage("store", name, "cannot let the device count");
-                self.end_device_indexing();
-                return Err(error);
+            match layer.replay().is_some_and(|store| store.begin_device_indexing(tokens)) {
+                true => Ok(()),
+                false => {
+                    let name = policy.store().name();
+                    Err(Error::stage("store", name, "cannot let the device count"))
+                }
             }
+        });
+        if begun.is_err() {
+            self.end_device_indexing();
         }
-        Ok(())
+        begun
     }
 
     fn end_device_indexing(&mut self) {
@@ -182,10 +180,8 @@ impl Replay for KvCache {
         if self.fallback_reason().is_some() {
             return None;
         }
-        let Self { policy, window_policies, layers, .. } = self;
         let mut least = usize::MAX;
-        for (number, layer) in layers.iter_mut().enumerate() {
-            let policy = policy_of(policy, window_policies, number);
+        for (layer, policy) in self.layers_and_policies() {
             if !compresses_every_token(policy) {
                 least = least.min(layer.open_columns(policy)?);
             }
