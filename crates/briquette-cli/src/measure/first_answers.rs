@@ -7,10 +7,11 @@ use briquette_eval::{
     run::{FIRST_PROMPTS, FULL, weak},
 };
 
-/// Sums of the scores of the first prompts, and how many they are, by model, task and question.
+/// Sums of the scores of the first prompts, and how many they are, by model and task. Everything is
+/// kept, so it matters not when the question comes.
 #[derive(Default)]
 pub(crate) struct FirstAnswers {
-    scores: BTreeMap<String, (f64, usize)>,
+    scores: BTreeMap<(String, String), (f64, usize)>,
 }
 
 impl FirstAnswers {
@@ -24,7 +25,7 @@ impl FirstAnswers {
             return None;
         }
         let score = answers.iter().map(|answer| answer.score).sum::<f64>() / answers.len() as f64;
-        let task = format!("{} {} {:?}", key.model, key.task, key.ask);
+        let task = (key.model.clone(), key.task.clone());
         let (sum, prompts) = self.scores.entry(task).or_default();
         *sum += score;
         *prompts += 1;

@@ -9,7 +9,7 @@ use briquette_eval::stats::{Estimate, Mean};
 use serde::Serialize;
 
 use super::{
-    collect::Collected,
+    collect::{Collected, Scores},
     key::{Column, FULL, Row, Unit},
     measure::{Measure, Measures, are_alike, mean_difference, over},
 };
@@ -86,17 +86,19 @@ impl Differences {
     fn add(&mut self, collected: &Collected, model: &str, compared: Compared) {
         let rows = collected.rows().filter(|row| row.model == model);
         let rows = rows.filter_map(|row| Some((row, values(collected, row, &compared)?)));
+        let widest = widest(collected, model, &compared);
         let (full, rows): (Vec<_>, Vec<_>) = rows.partition(|(row, _)| row.is_full());
         let (mut from_full, mut pairs) = (Vec::new(), Vec::new());
         for (place, (row, these)) in rows.iter().enumerate() {
             // Divergence is from the full cache already.
             for (_, those) in full.iter().filter(|_| compared.measure != Measure::Kl) {
-                let found = Difference::of([&row.policy, FULL], &over(these, those));
+                let found = Difference::of([&row.policy, FULL], widest, &over(these, those));
                 from_full.extend(found.map(|found| ((*row).clone(), found)));
             }
             let others = rows[place + 1..].iter().filter(|(other, _)| other.budget == row.budget);
             for (other, those) in others {
-                let found = Difference::of([&row.policy, &other.policy], &over(these, those));
+                let found =
+                    Difference::of([&row.policy, &other.policy], widest, &over(these, those));
                 let policy = format!("{} vs {}", row.policy, other.policy);
                 pairs.extend(found.map(|found| (Row { policy, ..(*row).clone() }, found)));
             }
@@ -132,9 +134,9 @@ impl Differences {
 }
 
 impl Difference {
-    fn of(policies: [&str; 2], differences: &[f64]) -> Option<Self> {
-        let p = p(differences);
-        let (estimate, policies) = (mean_difference(differences), policies.map(str::to_owned));
+    fn of(policies: [&str; 2], widest: f64, differences: &[f64]) -> Option<Self> {
+        let (p, estimate) = (p(differences), mean_difference(differences).within(-widest, widest));
+        let policies = policies.map(str::to_owned);
         (!differences.is_empty()).then_some(Self { policies, estimate, p, corrected: p })
     }
 
@@ -147,6 +149,19 @@ impl Difference {
             p if p < 0.001 => "p < 0.001".into(),
             p => format!("p = {p:.3}"),
         }
+    }
+}
+
+/// How far two of the numbers can lie apart.
+fn widest(collected: &Collected, model: &str, Compared { column, measure, .. }: &Compared) -> f64 {
+    let of_model = collected.scores.iter().filter(|(row, _)| row.model == model);
+    match measure {
+        Measure::Score => {
+            let lowest = of_model.filter_map(|(_, tasks)| tasks.get(column)).map(Scores::lowest);
+            1.0 - lowest.fold(0.0, f64::min)
+        }
+        Measure::By(metric) => metric.range().end() - metric.range().start(),
+        _ => f64::INFINITY,
     }
 }
 
@@ -260,6 +275,14 @@ mod tests {
         // Without a spread t would be infinite.
         assert_eq!((p(&[0.5; 3]), mean_difference(&[0.5; 3]).interval), (sign(3, 0), None));
         assert_eq!((p(&[0.5]), p(&[])), (1.0, 1.0));
+    }
+
+    #[test]
+    fn no_interval_holds_a_difference_that_cannot_be() {
+        let of = |widest| Difference::of(["a", "b"], widest, &[-1.0, -0.9, -0.2]).unwrap();
+        let interval = |widest| of(widest).estimate.interval.unwrap();
+        assert!(interval(f64::INFINITY)[0] < -1.0);
+        assert_eq!(interval(1.0)[0], -1.0);
     }
 
     #[test]
