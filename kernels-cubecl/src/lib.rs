@@ -35,6 +35,8 @@ pub use cluster::{
     assign_clusters, evict_cluster, extend, global_local, reorder_tokens, row_weights,
     sort_by_cluster,
 };
+#[cfg(feature = "persistence")]
+pub use common::compiled::keep_compiled;
 pub use common::memory::{RowLayout, allocate_apart, bytes_in_use, memory};
 pub use entries::{append, count, quantize, quantize_fp8, ranks};
 pub use kernels::Kernels;

@@ -68,6 +68,31 @@ pub fn open(name: &str) -> Result<Device> {
     Ok(found.swap_remove(index))
 }
 
+/// Keeps compiled kernels, and what was tuned, in a folder for processes to come, and takes them
+/// from there. Call it before anything uses a device.
+///
+/// CUDA, ROCm, Vulkan's SPIR-V and Metal keep kernels; through WebGPU's WGSL only what was tuned is
+/// kept, and the driver has a cache of its own. Entries are keyed by the build of the program, the
+/// device and its driver, so a folder outlives them, grows, and may be deleted at any time. Several
+/// processes may use one folder. Where writing fails later, as on a full disk, kernels are compiled
+/// anew.
+///
+/// # Errors
+/// [`Error::KeepCompiled`] for a folder that cannot be made or written to, or where a device has
+/// been used.
+#[cfg(feature = "persistence")]
+pub fn keep_compiled(dir: impl AsRef<std::path::Path>) -> Result<()> {
+    let dir = dir.as_ref();
+    let fail = |reason: String| Error::KeepCompiled { dir: format!("{}", dir.display()), reason };
+    let written = std::fs::create_dir_all(dir).and_then(|()| tempfile::tempfile_in(dir));
+    written.map_err(|error| fail(error.to_string()))?;
+    #[cfg(feature = "kernels")]
+    if !briquette_kernels::keep_compiled(dir) {
+        return Err(fail("a device has been used before, or this was called before".to_owned()));
+    }
+    Ok(())
+}
+
 /// Returns the bytes of the buffers that are alive on the device now, without the padding and
 /// reserves of its allocator; `None` where the backend does not tell (all but CubeCL's). Compare it
 /// with [`KvCache::bytes_held`](crate::KvCache::bytes_held).

@@ -229,6 +229,9 @@ pub enum Error {
     /// No device of this name can be opened.
     #[error("device `{name}`: {reason}; this build has: {available}")]
     Device { name: String, reason: String, available: String },
+    /// Compiled kernels cannot be kept in this folder.
+    #[error("compiled kernels cannot be kept in {dir}: {reason}")]
+    KeepCompiled { dir: String, reason: String },
     /// A stage failed, or returned something that the cache cannot use.
     #[error("{stage} `{name}`: {reason}")]
     Stage { stage: &'static str, name: String, reason: String },

@@ -2,6 +2,8 @@
 
 pub(crate) mod backend;
 pub(crate) mod check;
+#[cfg(feature = "persistence")]
+pub(crate) mod compiled;
 pub(crate) mod copy_rows;
 pub(crate) mod eviction;
 pub(crate) mod line;

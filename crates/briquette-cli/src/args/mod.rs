@@ -1,6 +1,8 @@
 //! Options that several commands share.
 
 pub(crate) mod batch;
+#[cfg(feature = "persistence")]
+pub(crate) mod compiled;
 pub(crate) mod defaults;
 pub(crate) mod depths;
 pub(crate) mod haystack;

@@ -6,6 +6,8 @@ use briquette_models::{Error as ModelError, Model, Tokenizer, WeightBits};
 use burn::tensor::{DType, Device};
 use clap::ValueEnum;
 
+#[cfg(feature = "persistence")]
+use super::compiled;
 use crate::terminal::{interrupt, progress};
 
 /// The model the project was given, found in the working directory or where the program was built.
@@ -81,6 +83,8 @@ pub(crate) fn open_device(name: Option<&str>) -> Result<(String, Device)> {
             bail!("this build has no device: build it with a feature such as `flex`")
         }
     };
+    #[cfg(feature = "persistence")]
+    compiled::keep();
     Ok((name.to_owned(), briquette::device::open(name)?))
 }
 

@@ -45,6 +45,9 @@ The results of a run, a line per sample. The same command goes on from there.
 .TP
 report.html
 The page of a run.
+.TP
+~/.cache/briquette
+Kernels that were compiled for GPUs, a folder per version. It may be deleted.
 .SH \"EXIT STATUS\"
 ";
 
