@@ -81,7 +81,7 @@ mod view;
 pub use budget::Budget;
 pub use cache::{
     CacheConfig, CacheLayer, InputCheck, KvCache, Prompt, Reconstruction, SharedPrefill,
-    SharedTimes, VisibleEntries,
+    SharedTimes, VisibleEntries, WarmUp,
 };
 pub use error::{Error, Result};
 pub use policy::{

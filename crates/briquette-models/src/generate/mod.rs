@@ -12,3 +12,4 @@ pub(crate) mod sample;
 pub(crate) mod steps;
 pub(crate) mod stream;
 pub(crate) mod timing;
+mod warm;

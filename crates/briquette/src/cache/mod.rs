@@ -29,6 +29,7 @@ mod shared_prefill;
 mod transaction;
 mod truncate;
 mod update;
+mod warm;
 
 pub use call::answer::VisibleEntries;
 pub use config::{CacheConfig, InputCheck};
@@ -37,3 +38,4 @@ pub use layer_handle::CacheLayer;
 pub use prompt::Prompt;
 pub use second_pass::Reconstruction;
 pub use shared_prefill::{SharedPrefill, SharedTimes};
+pub use warm::WarmUp;

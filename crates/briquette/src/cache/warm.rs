@@ -1,0 +1,100 @@
+//! Kernels compiled before the first token is waited for.
+
+use burn::tensor::{DType, Tensor};
+
+use super::KvCache;
+use crate::{Error, Result, check, position::PositionEncoding};
+
+/// Calls whose kernels are compiled, and tuned, ahead of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WarmUp {
+    /// Rows of a batch.
+    pub rows: Vec<usize>,
+    /// Tokens of a prompt. Kernels serve any length, but which are taken may change with it: name
+    /// the shortest and the longest.
+    pub prompts: Vec<usize>,
+}
+
+impl Default for WarmUp {
+    /// One row, and prompts of 16 and 512 tokens.
+    fn default() -> Self {
+        Self { rows: vec![1], prompts: vec![16, 512] }
+    }
+}
+
+impl WarmUp {
+    /// Tokens decoded behind each prompt: the first, and one that follows a decoded token.
+    pub const DECODED: usize = 2;
+
+    /// Rows and tokens of each call.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] if there is none, or one of no rows or tokens.
+    pub fn calls(&self) -> Result<Vec<(usize, usize)>> {
+        check::count("calls to warm up for", self.rows.len() * self.prompts.len())?;
+        let calls = |rows: &usize| self.prompts.iter().map(|prompt| (*rows, *prompt)).collect();
+        let calls: Vec<(usize, usize)> = self.rows.iter().flat_map::<Vec<_>, _>(calls).collect();
+        for (rows, prompt) in &calls {
+            check::count("rows", *rows)?;
+            check::count("tokens of a prompt", *prompt)?;
+        }
+        Ok(calls)
+    }
+}
+
+impl KvCache {
+    /// Compiles the kernels of this cache for prompts of these lengths and the tokens decoded
+    /// behind them, so that the first answer does not wait for it. The calls are made on zeros, in
+    /// a cache of its own with the shape, policy and settings of this one, which is left as it is.
+    /// It takes the memory of such a cache. A compression that comes only after many decoded tokens
+    /// is not met.
+    ///
+    /// Queries, keys and values will come in `dtype`, and their positions encoded by `encoding`.
+    /// `progress` is told after each prompt how many of how many are done.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] for a warm-up of nothing, and those of
+    /// [`attend`](Self::attend).
+    pub fn warm(
+        &self,
+        warm_up: &WarmUp,
+        dtype: DType,
+        encoding: &dyn PositionEncoding,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<()> {
+        let calls = warm_up.calls()?;
+        for (done, (rows, prompt)) in calls.iter().enumerate() {
+            let (policy, config) = (self.policy.clone(), self.config.clone());
+            let mut cache = Self::with_config(self.shape, policy, config, &self.device)?;
+            for columns in [*prompt].into_iter().chain([1; WarmUp::DECODED]) {
+                for layer in 0..self.shape.layers {
+                    cache.attend_to_zeros(layer, [*rows, columns], dtype, encoding)?;
+                }
+            }
+            self.device.sync().map_err(|error| Error::Execution(error.to_string()))?;
+            progress(done + 1, calls.len());
+        }
+        Ok(())
+    }
+
+    fn attend_to_zeros(
+        &mut self,
+        layer: usize,
+        [rows, columns]: [usize; 2],
+        dtype: DType,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
+        let shape = self.shape_of(layer);
+        let zeros = |heads, channels| {
+            Tensor::zeros([rows, heads, columns, channels], (&self.device, dtype))
+        };
+        let queries = zeros(shape.query_heads, shape.head_dim);
+        let keys = zeros(shape.kv_heads, shape.head_dim);
+        if self.config.values_in_keys {
+            return self.attend_keys(layer, queries, keys, encoding);
+        }
+        let value_dim = self.config.layer_shape(self.shape, layer).value_dim;
+        let values = zeros(shape.kv_heads, value_dim);
+        self.attend(layer, queries, keys, values, encoding)
+    }
+}
