@@ -53,6 +53,30 @@ impl Dimensions {
         context: 16_384,
     };
 
+    /// Llama 3.2 1B.
+    pub const LLAMA_3_1B: Self = Self {
+        layers: 16,
+        hidden: 2048,
+        inner: 8192,
+        query_heads: 32,
+        kv_heads: 8,
+        head_dim: 64,
+        vocabulary: 128_256,
+        context: 65_536,
+    };
+
+    /// SmolLM2-135M, with a longer context.
+    pub const SMOLLM2_135M: Self = Self {
+        layers: 30,
+        hidden: 576,
+        inner: 1536,
+        query_heads: 9,
+        kv_heads: 3,
+        head_dim: 64,
+        vocabulary: 49_152,
+        context: 65_536,
+    };
+
     /// The embedded model, `models/ember-7m`.
     pub const EMBER_7M: Self = Self {
         layers: 8,

@@ -36,7 +36,8 @@ struct Args {
     dtype: String,
     /// Methods as `METHOD[@ROWS][=RATIO[/RATIO]]`, separated by commas: the rows instead of the
     /// setting's, and ratios that were published, the second at the largest batch. The full cache
-    /// comes first, for the others are held against it. `all` is all that read a prompt once
+    /// comes first, for the others are held against it. `all` is all that read a prompt once;
+    /// `plain` is a step of Burn's operations, without a cache of Briquette's
     #[arg(long, value_delimiter = ',', default_value = "full,snapkv,compresskv,ems,d2o")]
     methods: Vec<Method>,
     /// Budgets: tokens (256), or a share of the tokens seen (20%); separated by commas
@@ -98,6 +99,10 @@ enum Shape {
     Llama3,
     #[value(name = "llama-2-7b")]
     Llama2,
+    #[value(name = "llama-3.2-1b")]
+    Llama1B,
+    #[value(name = "smollm2-135m")]
+    Smol,
     #[value(name = "ember-7m")]
     Ember,
     /// Two small layers, to see whether it runs
@@ -109,6 +114,8 @@ impl From<Shape> for Dimensions {
         match shape {
             Shape::Llama3 => Self::LLAMA_3_8B,
             Shape::Llama2 => Self::LLAMA_2_7B,
+            Shape::Llama1B => Self::LLAMA_3_1B,
+            Shape::Smol => Self::SMOLLM2_135M,
             Shape::Ember => Self::EMBER_7M,
             Shape::Tiny => Self::TINY,
         }

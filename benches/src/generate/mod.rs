@@ -1,6 +1,7 @@
 //! Whole generation: speed and largest batch.
 
 mod fill;
+mod plain;
 mod report;
 
 use std::{
@@ -24,6 +25,7 @@ use crate::{
     settings::Setting,
 };
 use fill::compresses_in_decoding;
+pub use plain::PLAIN;
 pub use report::{Point, Report, simpson};
 
 /// A model and the settings of its runs.
@@ -158,7 +160,10 @@ impl Runner {
             ..Report::default()
         };
         self.clean_up();
-        if let Err(error) = guard(|| self.measure(method, budget, setting, &mut report)) {
+        if let Err(error) = guard(|| match method {
+            PLAIN => self.measure_plain(setting, &mut report),
+            _ => self.measure(method, budget, setting, &mut report),
+        }) {
             report.error = Some(format!("{error:#}"));
         }
         report
