@@ -10,8 +10,8 @@ use crate::{Error, Result, check, position::PositionEncoding};
 pub struct WarmUp {
     /// Rows of a batch.
     pub rows: Vec<usize>,
-    /// Tokens of a prompt. Kernels serve any length, but which are taken may change with it: name
-    /// the shortest and the longest.
+    /// Tokens of a prompt. Most kernels serve any length, but which are taken changes with it: name
+    /// the shortest, the longest, and some between.
     pub prompts: Vec<usize>,
 }
 
