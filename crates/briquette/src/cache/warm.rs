@@ -32,11 +32,13 @@ impl WarmUp {
     /// [`Error::InvalidParameter`] if there is none, or one of no rows or tokens.
     pub fn calls(&self) -> Result<Vec<(usize, usize)>> {
         check::count("calls to warm up for", self.rows.len() * self.prompts.len())?;
-        let calls = |rows: &usize| self.prompts.iter().map(|prompt| (*rows, *prompt)).collect();
-        let calls: Vec<(usize, usize)> = self.rows.iter().flat_map::<Vec<_>, _>(calls).collect();
-        for (rows, prompt) in &calls {
-            check::count("rows", *rows)?;
-            check::count("tokens of a prompt", *prompt)?;
+        let mut calls = Vec::new();
+        for &rows in &self.rows {
+            for &prompt in &self.prompts {
+                check::count("rows", rows)?;
+                check::count("tokens of a prompt", prompt)?;
+                calls.push((rows, prompt));
+            }
         }
         Ok(calls)
     }
@@ -84,7 +86,7 @@ impl KvCache {
         dtype: DType,
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
-        let shape = self.shape_of(layer);
+        let shape = self.config.layer_shape(self.shape, layer);
         let zeros = |heads, channels| {
             Tensor::zeros([rows, heads, columns, channels], (&self.device, dtype))
         };
@@ -93,8 +95,7 @@ impl KvCache {
         if self.config.values_in_keys {
             return self.attend_keys(layer, queries, keys, encoding);
         }
-        let value_dim = self.config.layer_shape(self.shape, layer).value_dim;
-        let values = zeros(shape.kv_heads, value_dim);
+        let values = zeros(shape.kv_heads, shape.value_dim);
         self.attend(layer, queries, keys, values, encoding)
     }
 }
