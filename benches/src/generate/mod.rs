@@ -25,7 +25,7 @@ use crate::{
     settings::Setting,
 };
 use fill::compresses_in_decoding;
-pub use plain::PLAIN;
+use plain::PLAIN;
 pub use report::{Point, Report, simpson};
 
 /// A model and the settings of its runs.
@@ -440,16 +440,19 @@ impl Runner {
         Ok(KvCache::with_config(shape, policy.clone(), config, &self.device)?)
     }
 
+    /// Prompts drawn at random, `[batch, prompt]`.
+    fn random_tokens(&self, Setting { batch, prompt, .. }: Setting) -> Tensor<2, Int> {
+        let uniform = Distribution::Uniform(0.0, self.dimensions.vocabulary as f64 - 1.0);
+        Tensor::<2>::random([batch, prompt], uniform, (&self.device, DType::F32)).int()
+    }
+
     fn prefill(&self, policy: &Policy, setting: Setting) -> Result<(KvCache, Tensor<2, Int>)> {
         let Setting { batch, prompt, new } = setting;
         if prompt + new + 16 > self.dimensions.context {
             bail!("{prompt} + {new} tokens do not fit in {} of context", self.dimensions.context);
         }
         let mut cache = self.cache(policy, prompt + new + 16)?;
-        let highest = self.dimensions.vocabulary as f64 - 1.0;
-        let uniform = Distribution::Uniform(0.0, highest);
-        let tokens =
-            Tensor::<2>::random([batch, prompt], uniform, (&self.device, DType::F32)).int();
+        let tokens = self.random_tokens(setting);
         cache.begin_prompt(Prompt::new(prompt))?;
         let chunk = (self.chunk / batch).clamp(1, prompt);
         let mut logits = None;

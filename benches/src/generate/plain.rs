@@ -8,13 +8,13 @@ use anyhow::{Result, anyhow};
 use briquette::position::PositionEncoding;
 use briquette_models::Attend;
 use briquette_ops::most_likely;
-use burn::tensor::{Bool, Distribution, Int, Tensor, activation::softmax};
+use burn::tensor::{Bool, Int, Tensor, activation::softmax};
 
 use super::{Point, Report, Runner, WARM_UP, ms};
 use crate::settings::Setting;
 
 /// The name among methods.
-pub const PLAIN: &str = "plain";
+pub(super) const PLAIN: &str = "plain";
 
 /// Keys and values of each layer, `[batch, kv_heads, tokens, head_dim]`.
 #[derive(Default)]
@@ -75,13 +75,11 @@ impl Runner {
     /// author's loop does.
     pub(super) fn measure_plain(&self, setting: Setting, report: &mut Report) -> Result<()> {
         let Setting { batch, prompt, new } = setting;
-        let highest = self.dimensions.vocabulary as f64 - 1.0;
-        let uniform = Distribution::Uniform(0.0, highest);
         let begin = || -> Result<_> {
             let started = Instant::now();
-            let tokens = Tensor::<2>::random([batch, prompt], uniform, &self.device).int();
             let mut cache = Plain::default();
-            let logits = self.model.forward_last_through(tokens, &mut cache)?;
+            let logits =
+                self.model.forward_last_through(self.random_tokens(setting), &mut cache)?;
             let next = most_likely(logits);
             self.device.sync()?;
             Ok((started.elapsed().as_secs_f64(), cache, next))
