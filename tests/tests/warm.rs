@@ -13,11 +13,17 @@ use cubecl::launched::LaunchedKernels;
 const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 16 };
 const BUDGET: usize = 40;
 
-/// Without SnapKV, Compactor and others that smooth scores: these compile a kernel per length, as
-/// the book says among what does not work yet.
-fn policies() -> [Policy; 3] {
+fn policies() -> [Policy; 7] {
     let budget = Budget::Tokens(BUDGET);
-    [Policy::full(), Policy::h2o(budget), Policy::ems(budget)]
+    [
+        Policy::full(),
+        Policy::snapkv(budget),
+        Policy::h2o(budget),
+        Policy::ems(budget),
+        Policy::d2o(budget),
+        Policy::kvmerger(budget),
+        Policy::compactor(budget),
+    ]
 }
 
 /// Kernels that are launched meanwhile, each by its hash, which covers all that it is compiled for.

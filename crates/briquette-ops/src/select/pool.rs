@@ -1,7 +1,7 @@
 use burn::tensor::{
     Tensor, TensorData,
-    module::{avg_pool1d, max_pool1d},
-    ops::{AvgPoolOptions, MaxPoolOptions},
+    module::max_pool1d,
+    ops::{MaxPoolOptions, PadMode},
 };
 use serde::{Deserialize, Serialize};
 
@@ -61,16 +61,12 @@ impl Pool {
         }
         let padding = self.kernel / 2;
         match self.kind {
-            PoolKind::Avg => avg_pool1d(
-                scores,
-                AvgPoolOptions {
-                    kernel_size: [self.kernel],
-                    stride: [1],
-                    padding: [(padding, padding)],
-                    count_include_pad: true,
-                    ceil_mode: false,
-                },
-            ),
+            // CubeK compiles its mean pooling for each length; windows of a view are a mean alike.
+            PoolKind::Avg => scores
+                .pad([(padding, padding)], PadMode::Constant(0.0))
+                .unfold::<4, _>(2, self.kernel, 1)
+                .mean_dim(3)
+                .squeeze_dim(3),
             PoolKind::Max => {
                 let options = MaxPoolOptions::new([self.kernel]).with_stride([1]);
                 max_pool1d(scores, options.with_padding([padding]))
