@@ -9,7 +9,7 @@ use super::{
     planes::linear_planes,
     step::STEP,
     tiles::linear_tiles,
-    units::{self, linear_units},
+    units::{self, LinearUnitsBlueprint, linear_units},
 };
 #[cfg(cubecl_0_12)]
 use crate::common::tile::wgmma::multiplies_groups;
@@ -136,19 +136,21 @@ impl LinearBackend for CubeBackend {
         } else {
             let vector = vector_size(&weight);
             let tile = units::UNITS * vector;
-            let plan = LinearPlan::new(&client, inputs, outputs, tile, units::CUBES_A_PROCESSOR);
+            let plan = LinearPlan::in_splits(&client, inputs, outputs, tile);
             let parts = parts(&plan);
-            let of_unit = rows.min(units::ROWS);
+            let of_x = vector_size(&x);
+            let blueprint = LinearUnitsBlueprint::new(rows, inputs, of_x);
             linear_units::launch(
                 &client,
-                CubeCount::Static(plan.cubes as u32, rows.div_ceil(of_unit) as u32, 1),
+                CubeCount::Static(plan.cubes as u32, rows.div_ceil(blueprint.rows) as u32, 1),
                 CubeDim::new_1d(units::UNITS as u32),
+                of_x,
                 vector,
                 x.into_tensor_arg(),
                 weight.into_tensor_arg(),
                 parts.clone().into_tensor_arg(),
                 plan.share,
-                of_unit,
+                blueprint,
                 element,
             );
             (plan, parts)

@@ -21,9 +21,7 @@ pub(crate) use self::wgmma::takes_gated;
 #[cfg(cubecl_0_12)]
 pub use self::wgmma::{LINEAR_SETTINGS, gated_linear, linear_by};
 use self::{backend::LinearBackend, plan::LinearPlan, step::STEP};
-use crate::common::{
-    check::Check, optional::Optional, processors::known_processors, tile::support::multiplies,
-};
+use crate::common::{check::Check, optional::Optional, tile::support::multiplies};
 
 /// The product of rows with a matrix of weights, `[rows, outputs]`, of the type of `x`: the linear
 /// layers of a model. Sums are f32 and rounded once.
@@ -69,25 +67,14 @@ pub fn linear(input: LinearInput) -> Result<Tensor<2>> {
 }
 
 /// Whether [`linear`] is known to be the way to compute this: it runs on tensor cores, or has no
-/// more rows than a unit multiplies weights with that it has loaded once, on a device where that
-/// is faster than Burn's product. `false` on a device without kernels.
+/// more rows than a unit multiplies weights with that it has loaded once. `false` on a device
+/// without kernels.
 ///
-/// It is on one that says how many multiprocessors share the weights. wgpu does not: shares for
-/// few leave most of a large device without work, and what is faster there was measured (H200,
-/// 2026-11-29, benches/results; the products of a step of an 8B model, in ms):
-///
-/// | 1, 8, 32 rows | `linear` | Burn | Burn, `autotune` |
-/// |---|---|---|---|
-/// | SPIR-V, f16 | 65, 112, 190 | 27, 27, 28 | 6.4, 25, 25 |
-/// | SPIR-V, f32 | 79, 127, 194 | 97, 347, 350 | 9.0, 50, 153 |
-/// | WGSL, f16 | 111, 179, 246 | 92, 156, 157 | |
-/// | WGSL, f32 | 113, 221, 269 | 132, 347, 349 | |
+/// For one row of an 8B model's weights units take a fifth of the time of Burn's product through
+/// Vulkan, and less than it takes with `autotune` (`docs/lab/backends.md`).
 pub(crate) fn is_worthwhile(input: &LinearInput) -> bool {
     let Ok(check) = Check::new("linear", &input.x.device()) else { return false };
-    let dtype = input.x.dtype();
-    let units_win = known_processors(check.client()).is_some()
-        || dtype == DType::F32 && !cfg!(feature = "autotune");
-    units_win && input.x.dims()[0] <= units::ROWS || on_tensor_cores(&check, dtype, &input.weight)
+    input.x.dims()[0] <= units::ROWS || on_tensor_cores(&check, input.x.dtype(), &input.weight)
 }
 
 /// Whether [`linear`] is faster where these weights, `[inputs, outputs]`, are K-major.

@@ -66,6 +66,16 @@ impl LinearPlan {
         Self { tile: tiles.outputs(), tiles: count, steps, share, cubes }
     }
 
+    /// Plans for [`units`](super::units): each tile between as many cubes, of which the last may
+    /// have fewer steps.
+    pub(super) fn in_splits(client: &Client, inputs: usize, outputs: usize, tile: usize) -> Self {
+        let (tiles, steps) = (outputs.div_ceil(tile), inputs.div_ceil(STEP));
+        let wanted = (processors(client) * units::CUBES_A_PROCESSOR).div_ceil(tiles);
+        let share = steps.div_ceil(wanted);
+        let splits = steps.div_ceil(share);
+        Self { tile, tiles, steps: splits * share, share, cubes: tiles * splits }
+    }
+
     /// Whether each cube has whole tiles.
     pub(super) fn is_whole(&self) -> bool {
         self.share.is_multiple_of(self.steps)
@@ -74,7 +84,7 @@ impl LinearPlan {
     /// Upper bound of all plans that a product of these sizes may get.
     pub(super) fn largest(client: &Client, inputs: usize, outputs: usize) -> Self {
         let tile = units::UNITS * units::MOST_VECTOR;
-        let narrow = Self::new(client, inputs, outputs, units::UNITS, units::CUBES_A_PROCESSOR);
+        let narrow = Self::in_splits(client, inputs, outputs, units::UNITS);
         Self { tile, ..narrow }
     }
 
