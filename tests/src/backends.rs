@@ -1,9 +1,13 @@
 //! The devices that every suite runs on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(feature = "remote")]
+use std::{net::TcpListener, sync::LazyLock, thread};
 
 #[cfg(feature = "wgpu")]
 use burn::backend::{WgpuBackend, WgpuDevice, WgpuDeviceKind};
+#[cfg(feature = "remote")]
+use burn::server::{RemoteServer, WebSocketTransport};
 use burn::tensor::{DType, Device, Tensor};
 
 /// Names devices, separated by commas, that stand in for all of the build: `flex`, `flex,wgpu`,
@@ -37,6 +41,8 @@ impl Backend {
         let device = match name {
             #[cfg(feature = "wgpu")]
             OPENGL => opengl(),
+            #[cfg(feature = "remote")]
+            "remote" => remote(),
             _ => briquette::device::open(name)
                 .unwrap_or_else(|error| cannot_open(name, &error.to_string())),
         };
@@ -122,6 +128,19 @@ pub fn host() -> Device {
 fn opengl() -> Device {
     let kind = WgpuDeviceKind::DefaultDevice;
     Device::new(WgpuDevice { kind, backend: WgpuBackend::Gl })
+}
+
+/// The host's device by a connection to a server in this process.
+#[cfg(feature = "remote")]
+fn remote() -> Device {
+    static ADDRESS: LazyLock<String> = LazyLock::new(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("the port").to_string();
+        let transport = WebSocketTransport::from_listener(listener);
+        thread::spawn(|| RemoteServer::new([Device::flex()]).serve(transport));
+        format!("remote:ws://{address}")
+    });
+    briquette::device::open(&ADDRESS).expect("a server of this process")
 }
 
 fn cannot_open(name: &str, why: &str) -> ! {
