@@ -25,8 +25,8 @@ pub(super) struct LinearUnitsBlueprint {
 impl LinearUnitsBlueprint {
     /// Blueprint for so many rows of `x`, of so many inputs, which is read in vectors.
     pub(super) fn new(rows: usize, inputs: usize, vector: usize) -> Self {
-        let divides = inputs.is_multiple_of(AHEAD) && AHEAD.is_multiple_of(vector);
-        Self { rows: rows.min(ROWS), ahead: if divides { AHEAD } else { vector } }
+        let ahead = if inputs.is_multiple_of(AHEAD) { AHEAD } else { vector };
+        Self { rows: rows.min(ROWS), ahead }
     }
 }
 
@@ -49,7 +49,9 @@ pub(super) fn linear_units<E: Float, M: Size, N: Size>(
     // Cubes beside each other read beside each other: a tile's piece of a row is short for memory.
     let number = CUBE_POS_X as usize % tiles;
     let split = CUBE_POS_X as usize / tiles;
-    let part = number * (CUBE_COUNT_X as usize / tiles + 1) + split;
+    let splits = CUBE_COUNT_X as usize / tiles;
+    // As `LinearPlan::parts` numbers them: the cube, in the order of tiles, and the tile.
+    let part = number * splits + split + number;
     let first_row = CUBE_POS_Y as usize * of_unit;
     let pitch = weight.stride(0) / width;
     let along = x.stride(1);
