@@ -10,22 +10,19 @@ impl Model {
     /// With [`briquette::device`]'s `keep_compiled` the kernels outlive the process.
     ///
     /// # Errors
-    /// As [`WarmUp::calls`], [`Model::cache`] and [`generate_batch`].
+    /// As [`WarmUp::each`], [`Model::cache`] and [`generate_batch`].
     pub fn warm(
         &self,
         policy: &Policy,
         warm_up: &WarmUp,
-        mut progress: impl FnMut(usize, usize),
+        progress: impl FnMut(usize, usize),
     ) -> Result<()> {
-        let calls = warm_up.calls()?;
         let options =
             GenerateOptions { max_new_tokens: WarmUp::DECODED + 1, ..GenerateOptions::default() };
-        for (done, (rows, prompt)) in calls.iter().enumerate() {
+        warm_up.each(progress, |rows, prompt| {
             let mut cache = self.cache(policy.clone())?;
-            let prompts = vec![vec![0; *prompt]; *rows];
-            generate_batch(self, &prompts, &mut cache, &options, |_, _| {})?;
-            progress(done + 1, calls.len());
-        }
-        Ok(())
+            generate_batch(self, &vec![vec![0; prompt]; rows], &mut cache, &options, |_, _| {})?;
+            Ok(())
+        })
     }
 }

@@ -26,11 +26,26 @@ impl WarmUp {
     /// Tokens decoded behind each prompt: the first, and one that follows a decoded token.
     pub const DECODED: usize = 2;
 
-    /// Rows and tokens of each call.
+    /// Makes a call for each number of rows and tokens of a prompt. `progress` is told after each
+    /// how many of how many are done.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] if there is none, or one of no rows or tokens.
-    pub fn calls(&self) -> Result<Vec<(usize, usize)>> {
+    /// [`Error::InvalidParameter`] if there is none, or one of no rows or tokens, before any is
+    /// made; that of a call, which is the last.
+    pub fn each<E: From<Error>>(
+        &self,
+        mut progress: impl FnMut(usize, usize),
+        mut call: impl FnMut(usize, usize) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let calls = self.calls()?;
+        for (done, (rows, prompt)) in calls.iter().enumerate() {
+            call(*rows, *prompt)?;
+            progress(done + 1, calls.len());
+        }
+        Ok(())
+    }
+
+    fn calls(&self) -> Result<Vec<(usize, usize)>> {
         check::count("calls to warm up for", self.rows.len() * self.prompts.len())?;
         let mut calls = Vec::new();
         for &rows in &self.rows {
@@ -62,21 +77,18 @@ impl KvCache {
         warm_up: &WarmUp,
         dtype: DType,
         encoding: &dyn PositionEncoding,
-        mut progress: impl FnMut(usize, usize),
+        progress: impl FnMut(usize, usize),
     ) -> Result<()> {
-        let calls = warm_up.calls()?;
-        for (done, (rows, prompt)) in calls.iter().enumerate() {
+        warm_up.each(progress, |rows, prompt| {
             let (policy, config) = (self.policy.clone(), self.config.clone());
             let mut cache = Self::with_config(self.shape, policy, config, &self.device)?;
-            for columns in [*prompt].into_iter().chain([1; WarmUp::DECODED]) {
+            for columns in [prompt].into_iter().chain([1; WarmUp::DECODED]) {
                 for layer in 0..self.shape.layers {
-                    cache.attend_to_zeros(layer, [*rows, columns], dtype, encoding)?;
+                    cache.attend_to_zeros(layer, [rows, columns], dtype, encoding)?;
                 }
             }
-            self.device.sync().map_err(|error| Error::Execution(error.to_string()))?;
-            progress(done + 1, calls.len());
-        }
-        Ok(())
+            self.device.sync().map_err(|error| Error::Execution(error.to_string()))
+        })
     }
 
     fn attend_to_zeros(
