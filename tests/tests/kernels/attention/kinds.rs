@@ -249,7 +249,7 @@ impl Case {
 }
 
 /// One of `kinds`, in those of all cases that run on a backend: a software device compiles each for
-/// seconds, and a test ends after five minutes.
+/// seconds, all together for longer than a test may take.
 fn check(chosen: usize) {
     each_dtype(all_backends(), |backend, dtype| {
         let cases: Vec<_> = kinds()
