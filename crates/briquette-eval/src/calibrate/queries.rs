@@ -3,7 +3,7 @@
 
 use briquette::{CacheShape, KvCache, Policy, QueryStatistics, position::PositionEncoding};
 use briquette_models::{Attend, Model};
-use burn::tensor::{DType, Int, Tensor, activation::softmax};
+use burn::tensor::{DType, FloatDType, Int, Tensor, activation::softmax};
 
 use crate::{Result, tensors::row};
 
@@ -85,7 +85,7 @@ impl Sums {
         let last = last.reshape([1, kv_heads, heads / kv_heads, channels]);
         let scores = last.matmul(spread(keys).swap_dims(2, 3)) / (channels as f64).sqrt();
         // The mean of the running sums: a weight counts in all sums from its own on.
-        let counts = upto(repeated).float().cast(DType::F32).neg() + repeated as f64;
+        let counts = upto(repeated).cast(FloatDType::F32).neg() + repeated as f64;
         let counts = counts.reshape([1, 1, 1, repeated]) / repeated as f64;
         let reach = (softmax(scores, 3) * counts).sum_dim(3);
 

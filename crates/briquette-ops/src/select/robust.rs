@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{FloatDType, Int, Tensor};
 
 use super::best::{self, SelectInput};
 use crate::{constant::constant_floats, entries::group_mean, error::Result};
@@ -34,7 +34,7 @@ pub(super) fn robust_scores(input: RobustInput<'_>) -> Result<Tensor<3>> {
     let dims @ [batch, heads, entries] = positions.dims();
     let (device, of_queries) = (sums.device(), sums.dims());
     let padding = positions.clone().lower_elem(0);
-    let positions = positions.float().cast(DType::F32);
+    let positions = positions.cast(FloatDType::F32);
     let seen = match seen {
         Some(seen) => {
             let seen = seen.iter().map(|&seen| seen as f32).collect();

@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor};
 use rayon::{
     iter::{IndexedParallelIterator, ParallelIterator},
     slice::ParallelSlice,
@@ -265,7 +265,9 @@ impl GaussianMerge {
         host::check_scores(&scores, view)?;
         let links = host::Columns::read(neighbours(view.entries.keys.clone()))?;
         let positions = match self.pivot {
-            Pivot::Random(_) => Some(host::Columns::read(view.positions().clone().float())?),
+            Pivot::Random(_) => {
+                Some(host::Columns::read(view.positions().clone().cast(FloatDType::F32))?)
+            }
             Pivot::Score | Pivot::Last => None,
         };
         let &LayerView { layer, protect, lengths: held, .. } = view;

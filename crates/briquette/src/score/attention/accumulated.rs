@@ -8,7 +8,7 @@
 //!
 //! Protected: the last tokens, half of the budget.
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{FloatDType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -67,7 +67,7 @@ impl Scorer for AccumulatedAttention {
 /// Number of queries that could see each entry, `[batch, kv_heads, entries]`, f32. A token sees
 /// itself, so the last one was seen once.
 fn queries_seen(view: &LayerView<'_>) -> Tensor<3> {
-    let positions = view.positions().clone().float().cast(DType::F32);
+    let positions = view.positions().clone().cast(FloatDType::F32);
     let [batch, heads, columns] = positions.dims();
     if view.prompt {
         let seen: Vec<f32> = view.seen.iter().map(|&seen| seen as f32).collect();

@@ -9,7 +9,7 @@
 //!
 //! Protected: the last 8 tokens.
 
-use burn::tensor::{Tensor, activation::softmax};
+use burn::tensor::{FloatDType, Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -58,7 +58,7 @@ impl Scorer for RKv {
         let attention = self.attention.score(view)?;
         let keys = at_entries(view, unit(view.keys()?));
         let held = view.positions().clone().greater_equal_scalar(0);
-        let number = held.clone().int().sum_dim(2).float().cast(keys.dtype()).clamp_min(1.0);
+        let number = held.clone().int().sum_dim(2).cast(FloatDType::F32).clamp_min(1.0);
         // The sum of all cosines of a key, less the one with itself.
         let all = precise_product(keys.clone(), keys.clone().sum_dim(2).swap_dims(2, 3));
         let others = (all - keys.square().sum_dim(3)).squeeze_dim::<3>(3) / number;

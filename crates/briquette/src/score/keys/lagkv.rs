@@ -10,7 +10,7 @@
 //! Protected: the first 4 tokens; the last ones, without a whole partition behind them, score
 //! highest.
 
-use burn::tensor::{DType, Tensor, activation::softmax};
+use burn::tensor::{DType, FloatDType, Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -66,8 +66,8 @@ impl Scorer for LagKv {
         };
 
         let number = entries.numbers() - sinks as i64;
-        let most = of_heads(&|held| behind(held).max(1)).float().cast(DType::F32);
-        let late = number.clone().float().cast(DType::F32) / most;
+        let most = of_heads(&|held| behind(held).max(1)).cast(FloatDType::F32);
+        let late = number.clone().cast(FloatDType::F32) / most;
         let late = late.mask_fill(number.clone().lower_scalar(0), 1.0);
         let widest = view.lengths.iter().map(scored).max().unwrap_or(0);
         if widest == 0 {

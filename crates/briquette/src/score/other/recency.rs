@@ -9,7 +9,7 @@
 //!
 //! Protected: nothing by a local window, the first 4 tokens by StreamingLLM.
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{FloatDType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -33,6 +33,6 @@ impl Scorer for Recency {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        Ok(view.positions().clone().float().cast(DType::F32))
+        Ok(view.positions().clone().cast(FloatDType::F32))
     }
 }

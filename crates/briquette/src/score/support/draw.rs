@@ -1,6 +1,6 @@
 //! Random numbers of tokens, the same on every device and in every batch.
 
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{FloatDType, Int, Tensor};
 
 use crate::ops::constant_ints;
 
@@ -27,7 +27,7 @@ pub(crate) fn draw(seed: u64, layer: usize, positions: Tensor<3, Int>) -> Tensor
         (x.clone() * x.clone()).remainder_scalar(PRIME).mul(x).remainder_scalar(PRIME)
     };
     let x = permuted(of_heads + positions.clamp_min(0).remainder_scalar(PRIME));
-    permuted(x).float().cast(DType::F32) / PRIME as f64
+    permuted(x).cast(FloatDType::F32) / PRIME as f64
 }
 
 #[cfg(all(test, feature = "flex"))]
