@@ -1,6 +1,6 @@
 //! Column indices, and slices of columns that start at another place in each head.
 
-use burn::tensor::{Device, Int, Tensor, kind::Basic};
+use burn::tensor::{Device, FloatDType, Int, Tensor, kind::Basic};
 
 use crate::constant::{constant_ints, counting};
 
@@ -8,6 +8,15 @@ use crate::constant::{constant_ints, counting};
 pub fn iota(dims: [usize; 3], device: &Device) -> Tensor<3, Int> {
     let place = counting(0..dims[2], device);
     place.reshape([1, 1, dims[2]]).expand(dims)
+}
+
+/// The columns that `argsort` or `argmin` of integers found, as integers of the device.
+///
+/// On `flex` those are 64 bits wide, whatever was sorted. A client of Burn's `remote` does not know
+/// that, and takes a cast of integers for none: they go by way of f32.
+pub(crate) fn found_columns(columns: Tensor<3, Int>) -> Tensor<3, Int> {
+    let dtype = columns.device().settings().int_dtype;
+    columns.cast(FloatDType::F32).cast(dtype)
 }
 
 /// Adds one number per batch row and kv head, rows first, to all numbers of the head. Not below

@@ -17,6 +17,7 @@ mod words;
 
 pub use append::{AppendColumn, AppendInput};
 pub use clustering::Clustering;
+pub(crate) use columns::found_columns;
 pub use columns::{iota, offset_per_head, slice_per_head};
 pub use count::CountInput;
 pub use gather::{

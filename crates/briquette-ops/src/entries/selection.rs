@@ -1,6 +1,6 @@
 use burn::tensor::{Bool, Device, Int, Tensor};
 
-use super::columns::iota;
+use super::columns::{found_columns, iota};
 use crate::constant::constant_ints;
 
 /// Selected entries of a layer, in the order of their positions.
@@ -28,8 +28,7 @@ impl Selection {
     /// read from a device that does not sort.
     pub fn by_position(positions: Tensor<3, Int>) -> Self {
         let [batch, heads, columns] = positions.dims();
-        let dtype = positions.dtype();
-        let indices = positions.argsort(2).cast(dtype);
+        let indices = found_columns(positions.argsort(2));
         Self { indices, counts: vec![columns; batch * heads] }
     }
 

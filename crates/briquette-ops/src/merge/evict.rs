@@ -5,7 +5,7 @@ use burn::tensor::{Bool, DType, Device, IndexingUpdateOp, Int, Tensor, TensorDat
 use super::ema::{self, EmaInput};
 use crate::{
     constant::{constant_ints, counting},
-    entries::AttentionStatistics,
+    entries::{AttentionStatistics, found_columns},
     error::Result,
     evict_limits::EvictLimits,
     host::HostInput,
@@ -242,7 +242,7 @@ fn nearest(keys: &Tensor<4>, place: &Place) -> (Tensor<3>, Tensor<3, Int>) {
     let best = similarity.clone().max_dim(2);
     let less = similarity.lower(best.clone().expand([batch, heads, all]));
     let target = place.positions.clone().mask_fill(less, i64::from(i32::MAX)).argmin(2);
-    (best, target.cast(place.gone.dtype()))
+    (best, found_columns(target))
 }
 
 impl SlotRows<'_> {
