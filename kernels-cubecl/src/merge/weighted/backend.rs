@@ -1,4 +1,4 @@
-use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::kernel::into_contiguous_aligned;
 
 use super::kernel;
 use crate::common::{
@@ -39,7 +39,7 @@ impl MergeBackend for CubeBackend {
         others: Others<Self>,
         directions: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let [keys, values] = [keys, values].map(|rows| writable(into_contiguous(rows)));
+        let [keys, values] = [keys, values].map(|rows| writable(into_contiguous_aligned(rows)));
         let (client, shape) = (keys.client.clone(), keys.shape());
         let (lists, rows, channels) = (shape[0] * shape[1], shape[2], shape[3]);
         if directions {

@@ -21,8 +21,8 @@ fn over_length(squares: f32) -> f32 {
     factor
 }
 
-/// Scales rows to unit length in place; a zero row stays zero. `x` is contiguous, a row of it
-/// `vectors` long. Cubes along x share the rows of a head, along y heads.
+/// Scales rows to unit length in place; a zero row stays zero. Rows of `x` are `vectors` long and lie
+/// in order, padded or not. Cubes along x share the rows of a head, along y heads.
 #[cube(launch)]
 pub(super) fn unit_rows<K: Float, N: Size>(
     x: &mut Tensor<Vector<K, N>>,
@@ -36,8 +36,8 @@ pub(super) fn unit_rows<K: Float, N: Size>(
     let (place, lane) = (unit / side_by_side, unit % side_by_side);
     let row = CUBE_POS_X as usize * rows_of_cube + place;
     let works = place < rows_of_cube && row < rows;
-    let start = (CUBE_POS_Y as usize * rows + row) * vectors;
     let width = x.vector_size();
+    let start = (CUBE_POS_Y as usize * rows + row) * (x.stride(2) / width);
 
     let mut shared = Shared::<[f32]>::new_slice(copy_rows::UNITS);
     let mut squares = f32::new(0.0);
