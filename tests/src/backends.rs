@@ -118,6 +118,11 @@ pub fn backends() -> Vec<Backend> {
     names.into_iter().map(Backend::open).collect()
 }
 
+/// Whether the device of this name is one of CubeCL's, which record steps and tell their bytes.
+pub fn is_cubecl(name: &str) -> bool {
+    !["flex", "remote"].contains(&name)
+}
+
 /// The host device, for suites that need only one.
 pub fn host() -> Device {
     Backend::open("flex").device.clone()

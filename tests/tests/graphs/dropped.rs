@@ -8,7 +8,7 @@ use std::{
 use briquette::{Budget, KvCache, Policy};
 use briquette_graph::Error;
 use briquette_ops::constant_ints;
-use briquette_tests::backends::backends;
+use briquette_tests::backends::{backends, is_cubecl};
 use burn::tensor::{Device, Tensor};
 
 use super::{BUDGET, Model, launch, replay};
@@ -43,7 +43,7 @@ fn policies() -> [Policy; 2] {
 #[test]
 fn a_step_that_reads_is_launched() {
     for backend in backends() {
-        let tries = if backend.name == "flex" { 0 } else { 3 };
+        let tries = if is_cubecl(&backend.name) { 3 } else { 0 };
         for policy in policies() {
             let found = play(&policy, &backend.device, |logits| {
                 logits.clone().sum().try_into_scalar::<f32>().expect("numbers are read");
@@ -65,7 +65,7 @@ fn a_step_that_sends_gives_the_same() {
             });
             let what = format!("{}, {}", policy.name(), backend.name);
             match backend.name.as_str() {
-                "flex" => assert_eq!((replayed, dropped), (0, 0), "{what}"),
+                name if !is_cubecl(name) => assert_eq!((replayed, dropped), (0, 0), "{what}"),
                 "wgpu" | "vulkan" => assert_eq!((replayed, dropped), (0, 3), "{what}"),
                 _ => assert!(replayed > 0 || dropped > 0, "{what}"),
             }
@@ -79,7 +79,7 @@ fn a_step_that_sends_gives_the_same() {
 fn a_step_that_tells_kernels_another_list_is_launched() {
     for backend in backends() {
         let (device, told) = (&backend.device, AtomicUsize::new(0));
-        let tries = if backend.name == "flex" { 0 } else { 3 };
+        let tries = if is_cubecl(&backend.name) { 3 } else { 0 };
         for policy in policies() {
             let found = play(&policy, device, |_| {
                 let number = told.fetch_add(1, Ordering::Relaxed) as i64;
@@ -96,7 +96,7 @@ fn a_step_that_tells_kernels_another_list_is_launched() {
 fn a_step_that_panics_is_launched() {
     for backend in backends() {
         let here = thread::current().id();
-        let tries = if backend.name == "flex" { 0 } else { 3 };
+        let tries = if is_cubecl(&backend.name) { 3 } else { 0 };
         for policy in policies() {
             let elsewhere = AtomicUsize::new(0);
             let found = play(&policy, &backend.device, |_| {
