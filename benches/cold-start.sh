@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# `briquette generate` of the embedded model from process start: its first token and all 64, with nothing compiled or tuned
-# before, and all of the process after it. Medians of three rounds, as lines for bench-table on the standard output.
+# `briquette generate` from process start: its first token and all 64, with nothing compiled or tuned before, and the same of
+# the process after it. Medians of three rounds, as lines for bench-table on the standard output. The model is the embedded one.
 #
-#   benches/cold-start.sh target/release/briquette [DEVICE] [DTYPE] >> kernels.jsonl
+#   benches/cold-start.sh target/release/briquette [DEVICE] [DTYPE] [MODEL] >> kernels.jsonl
 set -euo pipefail
 binary=$(realpath "$1")
 device=${2:-cuda}
 dtype=${3:-bf16}
-model=$(realpath "$(dirname "$0")/../models/ember-7m")
+model=$(realpath "${4:-$(dirname "$0")/../models/ember-7m}")
 empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
 # Outside of every workspace, where CubeCL would find the cache of its target folder.
@@ -35,8 +35,8 @@ run() {
 line() {
   local row=$1 what=$2 times
   mapfile -t times < <(sort -n "$3")
-  printf '{"side":"briquette","row":"%s","variant":"briquette","shape":"briquette generate, %s, %s, %s","ms":%d,' \
-    "$row" "$device" "$dtype" "$what" "${times[1]}"
+  printf '{"side":"briquette","row":"%s","variant":"briquette","shape":"briquette generate, %s, %s, %s, %s","ms":%d,' \
+    "$row" "$(basename "$model")" "$device" "$dtype" "$what" "${times[1]}"
   printf '"ms_range":[%d,%d],"dtype":"%s","device":"%s","versions":"%s","date":"%s"}\n' \
     "${times[0]}" "${times[2]}" "$dtype" "$device" "$("$binary" --version)" "$(date -u +%F)"
 }
@@ -48,5 +48,6 @@ for _ in 1 2 3; do
 done
 line cold-start/first-token "1 token" cold.first
 line cold-start "64 tokens" cold.whole
+line cold-start/second-first-token "1 token" second.first
 line cold-start/second "64 tokens" second.whole
 echo "what the caches hold: $(du -sh home | cut -f1)" >&2

@@ -172,6 +172,7 @@ pub(super) fn lines() -> Vec<Line> {
     lines.extend([
         line("cold-start/first-token", &[], &[Target::Seconds { seconds: 4.0 }]),
         line("cold-start", &[], &[Target::Seconds { seconds: 30.0 }]),
+        line("cold-start/second-first-token", &[], &[Target::Seconds { seconds: 2.0 }]),
         line("cold-start/second", &[], &[]),
     ]);
     lines
