@@ -17,6 +17,9 @@ from torch.nn import functional
 
 MODELS = {
     "llama-3-8b": dict(layers=32, hidden=4096, inner=14336, query_heads=32, kv_heads=8, head_dim=128, vocabulary=128256),
+    "llama-3.2-1b": dict(layers=16, hidden=2048, inner=8192, query_heads=32, kv_heads=8, head_dim=64, vocabulary=128256),
+    "smollm2-135m": dict(layers=30, hidden=576, inner=1536, query_heads=9, kv_heads=3, head_dim=64, vocabulary=49152),
+    "ember-7m": dict(layers=8, hidden=256, inner=768, query_heads=8, kv_heads=2, head_dim=32, vocabulary=4096),
     "llama-2-7b": dict(layers=32, hidden=4096, inner=11008, query_heads=32, kv_heads=32, head_dim=128, vocabulary=32000),
     "tiny": dict(layers=2, hidden=64, inner=128, query_heads=4, kv_heads=2, head_dim=16, vocabulary=256),
 }
