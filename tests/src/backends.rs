@@ -57,11 +57,11 @@ impl Backend {
 
     /// The types a cache can hold keys and values in on this device.
     pub fn dtypes(&self) -> Vec<DType> {
-        let all = match self.runs_few() {
-            true => &[DType::F32][..],
-            false => &[DType::F32, DType::F16, DType::BF16],
-        };
-        all.iter().copied().filter(|dtype| self.device.supports_dtype(*dtype)).collect()
+        if self.runs_few() {
+            vec![DType::F32]
+        } else {
+            briquette::device::float_types(&self.device)
+        }
     }
 
     /// Whether this is an accelerator, and [`FEW`] is set.

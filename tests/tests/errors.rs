@@ -6,6 +6,7 @@ use briquette::{
     Budget, CacheConfig, CacheShape, Error, InputCheck, KvCache, LayerView, Policy, Profile,
     Prompt, Schedule,
     allocate::{ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, VarianceShare},
+    device::float_types,
     policy::Recent,
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
     reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Sigma, ValueMerge},
@@ -233,6 +234,15 @@ fn data_types() {
         let config = CacheConfig::default().with_dtype(dtype);
         let error = KvCache::with_config(SHAPE, Policy::full(), config, &device).unwrap_err();
         assert_error!(error, Error::DataType { .. }, [&format!("{dtype:?}")]);
+    }
+    // Software Vulkan has no bf16.
+    for Backend { device, .. } in &backends() {
+        let has = float_types(device);
+        for dtype in [DType::F16, DType::BF16].into_iter().filter(|dtype| !has.contains(dtype)) {
+            let config = CacheConfig::default().with_dtype(dtype);
+            let error = KvCache::with_config(SHAPE, Policy::full(), config, device).unwrap_err();
+            assert_error!(error, Error::DataType { .. }, [&format!("{dtype:?}"), ": F32"]);
+        }
     }
 }
 

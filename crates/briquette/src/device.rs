@@ -1,6 +1,6 @@
 //! Devices by name, among the backends of this build.
 
-use burn::tensor::{Device, Tensor, kind::Basic};
+use burn::tensor::{DType, Device, Tensor, kind::Basic};
 
 pub use crate::upkeep::Upkeep;
 use crate::{Error, Result, nearest::did_you_mean};
@@ -21,6 +21,18 @@ const BACKENDS: [(bool, &str); 9] = [
 /// Returns the backends of this build, as [`open`] names them.
 pub fn available() -> Vec<&'static str> {
     BACKENDS.into_iter().filter_map(|(built, name)| built.then_some(name)).collect()
+}
+
+/// The types that a device computes in, of those that a cache holds keys and values in.
+pub fn float_types(device: &Device) -> Vec<DType> {
+    let all = [DType::F32, DType::F16, DType::BF16];
+    all.into_iter().filter(|&dtype| device.supports_dtype(dtype)).collect()
+}
+
+/// The same for the message of an error.
+pub(crate) fn expected_types(device: &Device) -> String {
+    let names: Vec<String> = float_types(device).iter().map(|dtype| format!("{dtype:?}")).collect();
+    format!("one that {device:?} computes in: {}", names.join(" or "))
 }
 
 /// Opens a device: `flex`, `wgpu`, `cuda`, `cuda:1`, `vulkan`, `metal`, `rocm`, `cpu`, `libtorch`.

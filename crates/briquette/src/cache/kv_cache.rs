@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     CacheShape, Error, Policy, Result,
-    device::Rows,
+    device::{Rows, expected_types},
     ops::send,
     position::{NoPositionEncoding, PositionEncoding, behind},
     view::Measures,
@@ -89,7 +89,7 @@ impl KvCache {
             return Err(Error::DataType {
                 what: "the cache",
                 dtype,
-                expected: format!("a type that {device:?} supports"),
+                expected: expected_types(device),
             });
         }
         let window_policies = config.window_policies();

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
 
 use super::PrefixError;
-use crate::{Error, Result};
+use crate::{Error, Result, device::expected_types};
 
 /// Named numbers and tensors: the form in which a store is written to a file and read from it.
 ///
@@ -97,7 +97,7 @@ impl Parts {
             return Err(PrefixError::contents(name, reason).into());
         }
         if !device.supports_dtype(dtype) {
-            let expected = format!("a type that {device:?} supports");
+            let expected = expected_types(device);
             return Err(Error::DataType { what: "the prefix", dtype, expected });
         }
         Ok(Tensor::from_data(data, (device, dtype)))
