@@ -11,7 +11,10 @@ use burn_store::{
 
 use crate::{
     Architecture, Error, Model, ModelConfig, Result,
-    checkpoint::weights::{Expected, Slot, Weights},
+    checkpoint::{
+        source,
+        weights::{Expected, Slot, Weights},
+    },
     nn::embedding::Embedding,
 };
 
@@ -73,6 +76,31 @@ impl Model {
         dtype: DType,
     ) -> Result<Self> {
         let dir = dir.as_ref();
+        Self::load_weights(config, dir, || Weights::open(dir), device, dtype)
+    }
+
+    /// As [`load_as`](Self::load_as), of the bytes of a safetensors file: for a program without
+    /// files, such as a page in a browser. Errors call it `model.safetensors`.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn from_safetensors(
+        config: ModelConfig,
+        bytes: Vec<u8>,
+        device: &Device,
+        dtype: DType,
+    ) -> Result<Self> {
+        let path = Path::new(source::WEIGHTS[0]);
+        Self::load_weights(config, path, || Weights::of_bytes(path, bytes), device, dtype)
+    }
+
+    fn load_weights(
+        config: ModelConfig,
+        origin: &Path,
+        open: impl FnOnce() -> Result<Weights>,
+        device: &Device,
+        dtype: DType,
+    ) -> Result<Self> {
         let unsupported =
             |reason| Error::UnsupportedType { dtype, device: format!("{device:?}"), reason };
         if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
@@ -81,7 +109,7 @@ impl Model {
         if !device.supports_dtype(dtype) {
             return Err(unsupported("the device has no arithmetic for it"));
         }
-        let mut weights = Weights::open(dir)?;
+        let mut weights = open()?;
         config.check_checkpoint(weights.count(), weights.longest_side())?;
         let embedding = config.architecture.checkpoint_name("model.embed_tokens.weight");
         weights.complete_names(&embedding);
@@ -92,7 +120,7 @@ impl Model {
             warnings.push(format!(
                 "{}: tie_word_embeddings says that {embedding} is the head, but lm_head.weight is stored too and \
                  differs: it is taken, as transformers does",
-                dir.display()
+                origin.display()
             ));
         }
         let mut model = Self::new(config, device)?;

@@ -5,7 +5,7 @@ mod tiny;
 
 use std::{fs, path::Path, process::Command};
 
-use briquette_models::{Error, Model, Tokenizer};
+use briquette_models::{Error, Model, ModelConfig, Tokenizer};
 use burn::tensor::DType;
 use common::cache;
 use safetensors::Dtype;
@@ -31,6 +31,24 @@ fn shards_and_one_file_are_the_same_model() {
     let tiny = Tiny::with(json!({ "tie_word_embeddings": false }));
     let sharded = load(tiny.sharded_folder().path()).unwrap();
     assert_eq!(logits(&tiny.load()), logits(&sharded));
+}
+
+#[test]
+fn a_file_in_memory_is_the_same_model() {
+    let tiny = Tiny::new();
+    let dir = tiny.folder();
+    let config = ModelConfig::from_json(&tiny.config.to_string()).unwrap();
+    let bytes = fs::read(dir.path().join("model.safetensors")).unwrap();
+    let read = |bytes: &[u8]| {
+        Model::from_safetensors(config.clone(), bytes.to_vec(), &device(), DType::F32)
+    };
+    assert_eq!(logits(&read(&bytes).unwrap()), logits(&tiny.load()));
+    for (length, says) in
+        [(4, "it has 4 bytes, fewer than a header"), (bytes.len() - 1, "truncated")]
+    {
+        let error = read(&bytes[..length]).unwrap_err().to_string();
+        assert!(error.starts_with("model.safetensors is ") && error.contains(says), "{error}");
+    }
 }
 
 #[test]

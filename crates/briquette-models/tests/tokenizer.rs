@@ -28,6 +28,14 @@ fn text_survives_encoding() {
 }
 
 #[test]
+fn a_text_in_memory_is_the_same_tokenizer() {
+    let file = fs::read_to_string(ember().join("tokenizer.json")).unwrap();
+    let ids = |tokenizer: Tokenizer| tokenizer.encode(TEXT, true).unwrap();
+    assert_eq!(ids(Tokenizer::from_json(&file).unwrap()), ids(tokenizer()));
+    assert_refused(Tokenizer::from_json("{"), &["tokenizer.json"]);
+}
+
+#[test]
 fn a_stream_never_splits_a_character() {
     let tokenizer = tokenizer();
     let ids = tokenizer.encode(TEXT, true).unwrap();

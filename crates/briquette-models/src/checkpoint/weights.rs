@@ -72,6 +72,13 @@ impl Weights {
         }
     }
 
+    /// Reads a safetensors file that is in memory. `path` names it in errors.
+    pub(crate) fn of_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self> {
+        check_header(path, bytes.as_slice(), bytes.len() as u64)?;
+        let tensors = tensors(path, SafetensorsStore::from_bytes(Some(bytes)))?;
+        Ok(Self::of_one(path.into(), tensors))
+    }
+
     fn of_one(path: PathBuf, tensors: Tensors) -> Self {
         let place = tensors.keys().map(|name| (name.clone(), 0)).collect();
         Self { files: vec![(path, tensors)], place, quantized: BTreeMap::new() }
@@ -272,19 +279,23 @@ impl Weights {
 }
 
 fn open(path: &Path) -> Result<Tensors> {
-    check_header(path)?;
-    let mut store = SafetensorsStore::from_file(path);
+    let io = |source| Error::Read { path: path.into(), source };
+    check_regular(path)?;
+    let file = File::open(path).map_err(io)?;
+    let bytes = file.metadata().map_err(io)?.len();
+    check_header(path, file, bytes)?;
+    tensors(path, SafetensorsStore::from_file(path))
+}
+
+fn tensors(path: &Path, mut store: SafetensorsStore) -> Result<Tensors> {
     store.get_all_tensors().cloned().map_err(|error| container(path, error))
 }
 
-/// Checks the header of a safetensors file: 8 bytes of length, then JSON. Reading it alone tells
-/// which tensor a truncated file lacks, where opening the container only tells that the length is
-/// wrong.
-fn check_header(path: &Path) -> Result<()> {
+/// Checks the header of a safetensors file of `found` bytes: 8 bytes of length, then JSON. Reading
+/// it alone tells which tensor a truncated file lacks, where opening the container only tells that
+/// the length is wrong.
+fn check_header(path: &Path, mut file: impl Read, found: u64) -> Result<()> {
     let io = |source| Error::Read { path: path.into(), source };
-    check_regular(path)?;
-    let mut file = File::open(path).map_err(io)?;
-    let found = file.metadata().map_err(io)?.len();
     let Some(room) = found.checked_sub(8) else {
         return Err(container(path, format!("it has {found} bytes, fewer than a header")));
     };

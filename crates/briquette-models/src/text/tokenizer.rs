@@ -54,9 +54,6 @@ impl Tokenizer {
             true => Source::Folder(dir.as_ref().into()),
             false => Source::of(dir.as_ref())?,
         };
-        let failed = |path: &Path, error: &dyn Display| {
-            Error::Tokenizer(format!("{}: {error}", path.display()))
-        };
         let (json, path) = match source {
             Source::Folder(_) => {
                 if path.exists() {
@@ -66,11 +63,28 @@ impl Tokenizer {
             }
             Source::Gguf(path) => (gguf::tokenizer_json(&Gguf::open(&path)?)?, path),
         };
+        let mut tokenizer = Self::read(&json, &path)?;
+        if path.ends_with("tokenizer.json") {
+            add_tokens(&mut tokenizer.inner, &tokenizer.limits, dir.as_ref())?;
+        }
+        tokenizer.checked(&path)
+    }
+
+    /// Reads the text of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`], as [`load`](Self::load).
+    pub fn from_json(text: &str) -> Result<Self> {
+        let path = Path::new("tokenizer.json");
+        Self::read(text.as_bytes(), path)?.checked(path)
+    }
+
+    fn read(json: &[u8], path: &Path) -> Result<Self> {
         // The library panics where the description of a decoder is cut.
-        refuse_mark(&json, &path.display().to_string())?;
+        refuse_mark(json, &path.display().to_string())?;
         let mut file: serde_json::Value =
-            serde_json::from_slice(&json).map_err(|error| failed(&path, &error))?;
-        let limits = Limits::of(&file).map_err(|error| failed(&path, &error))?;
+            serde_json::from_slice(json).map_err(|error| failed(path, &error))?;
+        let limits = Limits::of(&file).map_err(|error| failed(path, &error))?;
         let mut warnings = Vec::new();
         // Merges left out at random are for training: the same text would have other tokens.
         if let Some(dropout) = file.pointer_mut("/model/dropout").filter(|it| !it.is_null()) {
@@ -83,19 +97,18 @@ impl Tokenizer {
         // What was checked is what is read, also where a key is there twice.
         let json = file.to_string().into_bytes();
         let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(&json))
-            .map_err(|error| failed(&path, &error))?;
+            .map_err(|error| failed(path, &error))?;
         // Some files carry the settings of their training run, which would cut or pad every text.
         inner.with_truncation(None).map_err(tokenizer)?;
         inner.with_padding(None);
-        if path.ends_with("tokenizer.json") {
-            add_tokens(&mut inner, &limits, dir.as_ref())?;
+        Ok(Self { inner, limits, warnings })
+    }
+
+    fn checked(self, path: &Path) -> Result<Self> {
+        match self.encode(PROBE, false)?.is_empty() {
+            true => Err(failed(path, &format_args!("it makes no token of `{PROBE}`"))),
+            false => Ok(self),
         }
-        let tokenizer = Self { inner, limits, warnings };
-        if tokenizer.encode(PROBE, false)?.is_empty() {
-            let message = format!("{}: it makes no token of `{PROBE}`", path.display());
-            return Err(Error::Tokenizer(message));
-        }
-        Ok(tokenizer)
     }
 
     /// The token ids of `text`. With `special_tokens` the tokenizer adds what its file asks for,
@@ -225,6 +238,10 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, limits: &Limits, dir: &Path) ->
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
     catch_unwind(AssertUnwindSafe(call))
         .unwrap_or_else(|_| Err("the tokenizer's description cannot be carried out here".into()))
+}
+
+fn failed(path: &Path, error: &dyn Display) -> Error {
+    Error::Tokenizer(format!("{}: {error}", path.display()))
 }
 
 fn tokenizer(error: tokenizers::Error) -> Error {
