@@ -1,7 +1,8 @@
-use std::{ops::ControlFlow, time::Instant};
+use std::ops::ControlFlow;
 
 use briquette::KvCache;
 use burn::tensor::Tensor;
+use web_time::Instant;
 
 use crate::{
     GenerateOptions, Generation, Model, Result, Timing,

@@ -1,8 +1,9 @@
 //! Prompts given to a model.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use burn::tensor::{Int, Tensor, TensorData};
+use web_time::Instant;
 
 use briquette::{
     KvCache, PrefillCompression, Prompt, SharedPrefill, SharedTimes, policy::PositionMode,

@@ -1,7 +1,6 @@
-use std::time::Instant;
-
 use briquette::KvCache;
 use burn::tensor::Tensor;
+use web_time::Instant;
 
 use crate::{
     Error, GenerateOptions, Model, Result, Timing,

@@ -2,10 +2,11 @@
 
 use std::{
     cell::{Cell, RefCell},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use burn::tensor::Device;
+use web_time::Instant;
 
 use crate::{Result, ops::AttentionOutput, policy::PositionMode};
 
