@@ -16,6 +16,8 @@ const [host, browser] = process.argv.slice(2);
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const { prompts } = JSON.parse(readFileSync(join(root, "tests/fixtures/ember_logits.json")));
 const longest = prompts.reduce((one, other) => (other.tokens.length > one.tokens.length ? other : one));
+/** Without the question at its end, which is answered in a few tokens. */
+const story = longest.text.slice(0, longest.text.lastIndexOf("\nWhat"));
 const CASES = [["full", ""], ["snapkv", "128"], ["h2o", "128"], ["ems", "128"]];
 const TOKENS = 40;
 /** The token at which an answer ends, and the fixture does not. */
@@ -35,12 +37,12 @@ async function expected() {
   });
   for (const [policy, budget] of CASES) {
     const given = [policy, budget, String(TOKENS)];
-    const answer = execFileSync(host, given, { input: longest.text, encoding: "utf8" });
+    const answer = execFileSync(host, given, { input: story, encoding: "utf8" });
     let pieces = "";
-    const found = answerer.answer(longest.text, policy, budget, TOKENS, (piece) => (pieces += piece));
+    const found = answerer.answer(story, policy, budget, TOKENS, (piece) => (pieces += piece));
     assert.equal(found.text, answer, `${policy} in node`);
     assert.equal(pieces, answer, `pieces of ${policy} in node`);
-    asked.push({ policy, budget, tokens: TOKENS, text: longest.text, answer });
+    asked.push({ policy, budget, tokens: TOKENS, text: story, answer });
   }
   return asked;
 }
