@@ -111,7 +111,7 @@ pub enum Error {
     LoadTensor { tensor: String, message: String },
     /// The model was asked for in a data type it cannot compute in.
     #[error("the model cannot run in {dtype:?} on {device}: {reason}")]
-    UnsupportedType { dtype: DType, device: String, reason: &'static str },
+    UnsupportedType { dtype: DType, device: String, reason: String },
     /// The tokenizer failed.
     #[error("tokenizer: {0}")]
     Tokenizer(String),

@@ -101,13 +101,19 @@ impl Model {
         device: &Device,
         dtype: DType,
     ) -> Result<Self> {
-        let unsupported =
-            |reason| Error::UnsupportedType { dtype, device: format!("{device:?}"), reason };
+        let unsupported = |reason: &str| Error::UnsupportedType {
+            dtype,
+            device: format!("{device:?}"),
+            reason: reason.into(),
+        };
         if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
             return Err(unsupported("models run in F32, F16 or BF16"));
         }
         if !device.supports_dtype(dtype) {
-            return Err(unsupported("the device has no arithmetic for it"));
+            let types: Vec<String> =
+                briquette::device::float_types(device).iter().map(|it| format!("{it:?}")).collect();
+            let reason = format!("the device computes in {}", types.join(" or "));
+            return Err(unsupported(&reason));
         }
         let mut weights = open()?;
         config.check_checkpoint(weights.count(), weights.longest_side())?;
