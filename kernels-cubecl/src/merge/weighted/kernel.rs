@@ -21,8 +21,8 @@ fn over_length(squares: f32) -> f32 {
     factor
 }
 
-/// Scales rows to unit length in place; a zero row stays zero. Rows of `x` are `vectors` long and lie
-/// in order, padded or not. Cubes along x share the rows of a head, along y heads.
+/// Scales rows to unit length in place; a zero row stays zero. Rows of `x` are `vectors` long and
+/// lie in order, padded or not. Cubes along x share the rows of a head, along y heads.
 #[cube(launch)]
 pub(super) fn unit_rows<K: Float, N: Size>(
     x: &mut Tensor<Vector<K, N>>,
