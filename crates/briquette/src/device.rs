@@ -29,10 +29,17 @@ pub fn float_types(device: &Device) -> Vec<DType> {
     all.into_iter().filter(|&dtype| device.supports_dtype(dtype)).collect()
 }
 
-/// The same for the message of an error.
-pub(crate) fn expected_types(device: &Device) -> String {
+/// Whether `what` can be held in a type on a device.
+///
+/// # Errors
+/// [`Error::DataType`] with those that the device computes in.
+pub(crate) fn check_type(what: &'static str, dtype: DType, device: &Device) -> Result<()> {
+    if device.supports_dtype(dtype) {
+        return Ok(());
+    }
     let names: Vec<String> = float_types(device).iter().map(|dtype| format!("{dtype:?}")).collect();
-    format!("one that {device:?} computes in: {}", names.join(" or "))
+    let expected = format!("one that {device:?} computes in: {}", names.join(" or "));
+    Err(Error::DataType { what, dtype, expected })
 }
 
 /// Opens a device: `flex`, `wgpu`, `cuda`, `cuda:1`, `vulkan`, `metal`, `rocm`, `cpu`, `libtorch`.

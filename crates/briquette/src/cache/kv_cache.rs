@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     CacheShape, Error, Policy, Result,
-    device::{Rows, expected_types},
+    device::{Rows, check_type},
     ops::send,
     position::{NoPositionEncoding, PositionEncoding, behind},
     view::Measures,
@@ -85,12 +85,8 @@ impl KvCache {
         config.check_output_weights(&policy, shape)?;
         config.check_scoring(shape, device)?;
         config.check_windows(shape, &policy)?;
-        if let Some(dtype) = config.dtype.filter(|&dtype| !device.supports_dtype(dtype)) {
-            return Err(Error::DataType {
-                what: "the cache",
-                dtype,
-                expected: expected_types(device),
-            });
+        if let Some(dtype) = config.dtype {
+            check_type("the cache", dtype, device)?;
         }
         let window_policies = config.window_policies();
         let observes = |layer| policy_of(&policy, &window_policies, layer).observes();

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
 
 use super::PrefixError;
-use crate::{Error, Result, device::expected_types};
+use crate::{Error, Result, device::check_type};
 
 /// Named numbers and tensors: the form in which a store is written to a file and read from it.
 ///
@@ -96,10 +96,7 @@ impl Parts {
             let reason = format!("is {dtype:?}, expected floats");
             return Err(PrefixError::contents(name, reason).into());
         }
-        if !device.supports_dtype(dtype) {
-            let expected = expected_types(device);
-            return Err(Error::DataType { what: "the prefix", dtype, expected });
-        }
+        check_type("the prefix", dtype, device)?;
         Ok(Tensor::from_data(data, (device, dtype)))
     }
 
