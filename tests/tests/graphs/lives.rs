@@ -42,7 +42,12 @@ struct Pair<'a> {
     records: bool,
 }
 
-impl Pair<'_> {
+impl<'a> Pair<'a> {
+    fn new(model: &'a Model, caches: [KvCache; 2], policy: &Policy, backend: &Backend) -> Self {
+        let what = format!("{policy:?}, {}", backend.name);
+        Self { model, caches, what, records: is_cubecl(&backend.name) }
+    }
+
     /// Plays steps behind these tokens. Returns what the last one gave.
     fn play(&mut self, next: Tensor<2, Int>) -> Given {
         let Self { model, caches: [plain, recorded], what, records } = self;
@@ -81,11 +86,8 @@ fn live(
     for backend in backends() {
         let model = Model::new(1024, &backend.device);
         for policy in policies(&backend).into_iter().filter(|policy| passes(policy)) {
-            let what = format!("{policy:?}, {}", backend.name);
-            let records = is_cubecl(&backend.name);
             let ((plain, first), (recorded, _)) = (model.begin(&policy), model.begin(&policy));
-            Pair { model: &model, caches: [plain, recorded], what, records }
-                .play_around(first, &change);
+            Pair::new(&model, [plain, recorded], &policy, &backend).play_around(first, &change);
         }
     }
 }
@@ -193,8 +195,6 @@ fn steps_behind_a_shared_prefill_are_launched_ones() {
     for backend in backends() {
         let model = Model::new(1024, &backend.device);
         for policy in policies(&backend) {
-            let what = format!("{policy:?}, {}", backend.name);
-            let records = is_cubecl(&backend.name);
             let (plain, first) = model.begin(&policy);
             let mut caches = [model.cache(&Policy::full()), model.cache(&policy)];
             let mut prefill = SharedPrefill::new(&mut caches, prompt()).unwrap();
@@ -202,7 +202,7 @@ fn steps_behind_a_shared_prefill_are_launched_ones() {
                 |layer, [q, k, v]: [Tensor<4>; 3]| prefill.attend(layer, q, k, v, &model.rope);
             model.forward_through(model.words(COLUMNS, 37), attend).unwrap();
             let [_, recorded] = caches;
-            Pair { model: &model, caches: [plain, recorded], what, records }.play(first);
+            Pair::new(&model, [plain, recorded], &policy, &backend).play(first);
         }
     }
 }
@@ -219,8 +219,6 @@ fn steps_behind_a_second_pass_are_launched_ones() {
             policies.push(named("kvcompose", Budget::Tokens(BUDGET)));
         }
         for policy in policies {
-            let what = format!("{policy:?}, {}", backend.name);
-            let records = is_cubecl(&backend.name);
             let (mut cache, first) = model.begin(&policy);
             let mut pass = cache.reconstruction().unwrap().unwrap();
             let part = pass.repeat().tokens;
@@ -234,7 +232,7 @@ fn steps_behind_a_second_pass_are_launched_ones() {
             cache.compress_by(&given).unwrap();
             let longest = cache.tokens_kept(0).unwrap();
             assert!(longest.iter().zip(PADDING).all(|(kept, padding)| *kept < COLUMNS - padding));
-            Pair { model: &model, caches: [cache.fork(), cache], what, records }.play(first);
+            Pair::new(&model, [cache.fork(), cache], &policy, &backend).play(first);
         }
     }
 }
