@@ -435,7 +435,7 @@ impl Runner {
 
     /// As a model's own cache, with the room a full one needs made at once.
     fn cache(&self, policy: &Policy, capacity: usize) -> Result<KvCache> {
-        let config = self.model.cache_config(policy).with_capacity(capacity);
+        let config = self.model.cache_config(policy)?.with_capacity(capacity);
         let shape = self.model.cache_shape();
         Ok(KvCache::with_config(shape, policy.clone(), config, &self.device)?)
     }

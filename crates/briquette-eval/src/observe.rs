@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use briquette::{
-    CacheConfig, InputCheck, KvCache, Policy,
+    CacheConfig, KvCache, Policy,
     ops::{AttentionOutput, HeadPattern, OpError, Ops},
     position::NoPositionEncoding,
 };
@@ -22,12 +22,8 @@ use crate::{Result, tensors::numbers};
 
 /// An empty cache for the model, as [`Model::cache`] makes it, with other operations.
 pub(crate) fn cache(model: &Model, policy: Policy, ops: Arc<dyn Ops>) -> Result<KvCache> {
-    let config = config(model).with_ops(ops);
+    let config = model.cache_config(&policy)?.with_ops(ops);
     Ok(KvCache::with_config(model.cache_shape(), policy, config, &model.device())?)
-}
-
-fn config(model: &Model) -> CacheConfig {
-    CacheConfig::default().with_dtype(model.dtype()).with_input_check(InputCheck::Prompt)
 }
 
 /// The operations under a wrapper.
@@ -116,8 +112,7 @@ struct State {
 
 impl Compared {
     pub(crate) fn new(model: &Model, second: Policy) -> Result<Self> {
-        let second =
-            KvCache::with_config(model.cache_shape(), second, config(model), &model.device())?;
+        let second = model.cache(second)?;
         let projections = model.output_projections();
         let state = State { second, projections, calls: 0, watched: None, failure: None };
         Ok(Self { inner: inner(), state: Mutex::new(state) })

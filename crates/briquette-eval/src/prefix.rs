@@ -36,7 +36,7 @@ pub enum Content {
 /// # Errors
 /// [`Error::Cache`](crate::Error::Cache) if the policy is invalid.
 pub fn cache(model: &Model, fingerprint: &str, policy: Policy) -> Result<KvCache> {
-    let config = model.cache_config(&policy).with_model(identity(model, fingerprint));
+    let config = model.cache_config(&policy)?.with_model(identity(model, fingerprint));
     Ok(KvCache::with_config(model.cache_shape(), policy, config, &model.device())?)
 }
 
@@ -96,7 +96,7 @@ fn misfit(error: &serde_json::Error) -> briquette::Error {
 /// together.
 pub fn open(prefix: Prefix, model: &Model, fingerprint: &str) -> Result<KvCache> {
     let policy = prefix.policy()?;
-    let config = model.cache_config(&policy).with_model(identity(model, fingerprint));
+    let config = model.cache_config(&policy)?.with_model(identity(model, fingerprint));
     Ok(KvCache::from_prefix(prefix, model.cache_shape(), policy, config, &model.device())?)
 }
 

@@ -121,6 +121,19 @@ pub enum Error {
     /// The cache was built for another model.
     #[error("the cache was built for {found:?}, the model needs {expected:?}")]
     CacheShape { expected: CacheShape, found: CacheShape },
+    /// The cache would compute another attention than the model's.
+    #[error(
+        "the cache has {setting} = {found}, the model needs {expected}: `Model::cache` sets what a model needs, and \
+         `Model::cache_config` is its configuration to add to"
+    )]
+    CacheAttention { setting: &'static str, expected: String, found: String },
+    /// A policy that would compress no layer.
+    #[error(
+        "every layer attends to the last {window} tokens and holds no more, so `{policy}` has none to compress: take \
+         `full`, or a context of at most {window} (`ModelConfig::with_context`, `--context {window}`), within which no \
+         layer has a window"
+    )]
+    NoLayerToCompress { policy: String, window: usize },
     /// A batch without a row, or a row without a token.
     #[error("empty prompt: row {row} of {rows} has no token")]
     EmptyPrompt { row: usize, rows: usize },

@@ -49,7 +49,7 @@ pub use architecture::Architecture;
 pub use checkpoint::source::{is_gguf, parts_of};
 pub use config::activation::Activation;
 pub use config::experts_config::ExpertsConfig;
-pub use config::model_config::ModelConfig;
+pub use config::model_config::{ModelConfig, QkNorm};
 pub use config::rope::RopeConfig;
 pub use config::rope_scaling::RopeScaling;
 pub use error::{Error, Result};

@@ -15,7 +15,7 @@ use crate::{
         source,
         weights::{Expected, Slot, Weights},
     },
-    nn::embedding::Embedding,
+    nn::{embedding::Embedding, projection::Projection},
 };
 
 impl Model {
@@ -151,7 +151,23 @@ impl Model {
             let message = "no parameter of the model took it".into();
             return Err(Error::LoadTensor { tensor, message });
         }
+        model.put_pairs_in_halves();
         Ok(model.merge_projections().with_k_major_weights())
+    }
+
+    /// Puts the channels of queries and keys into the order that the position encoding rotates.
+    fn put_pairs_in_halves(&mut self) {
+        let config = self.config();
+        if !config.architecture.interleaves_pairs() {
+            return;
+        }
+        let (head_dim, rotated) = (config.head_dim, config.rope.rotated(config.head_dim));
+        for (path, projection) in self.projections() {
+            let turns = path.ends_with(".q_proj") || path.ends_with(".k_proj");
+            if let (true, Projection::Dense(linear)) = (turns, &*projection) {
+                *projection = Projection::Dense(linear.clone().in_halves(head_dim, rotated));
+            }
+        }
     }
 
     /// Takes the matrices that stay as they are stored.

@@ -178,8 +178,8 @@ impl Model {
 
     /// The most tokens a sequence may have on a cache of this policy: the positions the model
     /// knows, or no end (`None`) where positions are counted inside the cache and the policy holds
-    /// fewer tokens, as StreamingLLM does, unless layers have a sliding window: the cache does not
-    /// hide what has left it.
+    /// fewer tokens, as StreamingLLM does, unless layers have a sliding window: they encode positions
+    /// where tokens were written.
     pub fn context(&self, policy: &Policy) -> Option<usize> {
         let context = self.config.max_position_embeddings;
         match policy.positions() {
@@ -214,22 +214,28 @@ impl Model {
     /// device once per layer.
     ///
     /// # Errors
-    /// [`Error::Cache`] if the policy is invalid.
+    /// [`Error::Cache`] if the policy is invalid, and as [`cache_config`](Self::cache_config).
     pub fn cache(&self, policy: Policy) -> Result<KvCache> {
-        let config = self.cache_config(&policy);
+        let config = self.cache_config(&policy)?;
         Ok(KvCache::with_config(self.cache_shape(), policy, config, &self.device())?)
     }
 
     /// The configuration that [`cache`](Self::cache) builds a cache with, for those who add to it.
-    pub fn cache_config(&self, policy: &Policy) -> CacheConfig {
+    ///
+    /// # Errors
+    /// [`Error::NoLayerToCompress`] for a policy that compresses, of a model whose layers all hold
+    /// a window and no more.
+    pub fn cache_config(&self, policy: &Policy) -> Result<CacheConfig> {
+        self.config.check_layers_to_compress(policy)?;
         let config = CacheConfig::default()
             .with_dtype(self.dtype())
             .with_input_check(InputCheck::Prompt)
             .with_ops(self.ops.clone());
-        match policy.reads_output_weights() {
+        let config = self.config.with_attention(config);
+        Ok(match policy.reads_output_weights() {
             true => config.with_output_weights(self.output_projections()),
             false => config,
-        }
+        })
     }
 
     /// Number of times that tensor operations answered for a kernel in its layers and all its
@@ -375,7 +381,10 @@ impl Model {
 
     pub(crate) fn check_cache(&self, cache: &KvCache) -> Result<()> {
         let (expected, found) = (self.cache_shape(), cache.shape());
-        if expected == found { Ok(()) } else { Err(Error::CacheShape { expected, found }) }
+        if expected != found {
+            return Err(Error::CacheShape { expected, found });
+        }
+        self.config.check_attention(cache.config())
     }
 
     pub(crate) fn check_tokens(&self, tokens: impl IntoIterator<Item = i64>) -> Result<()> {
@@ -390,6 +399,10 @@ impl Model {
     /// `[batch, tokens, hidden_size]` -> `[batch, tokens, vocab_size]`
     pub(crate) fn head(&self, hidden: Tensor<3>) -> Result<Tensor<3>> {
         let logits = self.uncapped(hidden)?;
+        let logits = match self.config.logits_scaling {
+            Some(divisor) => logits / divisor,
+            None => logits,
+        };
         Ok(match self.config.final_logit_softcapping {
             Some(cap) => (logits / cap).tanh() * cap,
             None => logits,

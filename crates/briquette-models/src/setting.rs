@@ -31,6 +31,14 @@ pub(crate) fn invalid(
 }
 
 /// Refuses zero.
+pub(crate) fn check_positive_number(key: &'static str, found: f64) -> Result<()> {
+    if found.is_finite() && found > 0.0 {
+        Ok(())
+    } else {
+        Err(invalid(key, found, "a positive number"))
+    }
+}
+
 pub(crate) fn check_positive(key: &'static str, found: usize) -> Result<()> {
     if found == 0 { Err(invalid(key, 0, "at least 1")) } else { Ok(()) }
 }

@@ -17,22 +17,31 @@ use common::{
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
-const CHECKPOINTS: [&str; 15] = [
+const CHECKPOINTS: [&str; 24] = [
     "llama",
     "llama-linear",
     "llama-dynamic",
     "llama-yarn",
     "mistral",
+    "mistral-window",
     "qwen2",
+    "qwen2-window",
     "qwen3",
     "phi3",
     "phi3-partial",
+    "phi3-window",
     "smollm3",
     "falcon",
     "qwen3-moe",
     "mixtral",
     "gemma2",
     "gemma3",
+    "olmo2",
+    "olmo3",
+    "olmo3-yarn",
+    "glm",
+    "glm4",
+    "granite",
 ];
 const VOCABULARY: usize = 96;
 

@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette_eval::{files, run, warnings};
-use briquette_models::{Error as ModelError, Model, Tokenizer, WeightBits};
+use briquette_models::{Error as ModelError, Model, ModelConfig, Tokenizer, WeightBits};
 use burn::tensor::{DType, Device};
 use clap::ValueEnum;
 
@@ -34,6 +34,11 @@ pub(crate) struct ModelArgs {
     /// 128 weights share a scale.
     #[arg(long, value_name = "BITS")]
     pub(crate) quantize: Option<WeightBits>,
+    /// Tokens that a text may have [default: as many as the configuration says]
+    ///
+    /// Up to a sliding window no layer has one, and policies compress all.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) context: Option<usize>,
     /// Accept a profile and results of other weights, tokenizers or configurations
     #[arg(long)]
     pub(crate) other_weights: bool,
@@ -114,7 +119,11 @@ impl ModelArgs {
         let _spinner = progress::spinner(format!("reading {}", dir.display()));
         let failed = || format!("cannot load the model in {}", dir.display());
         let dtype = self.dtype_on(&dir, &device);
-        let mut model = Model::load(&dir, &device, dtype.burn()).with_context(failed)?;
+        let mut config = ModelConfig::from_folder(&dir).with_context(failed)?;
+        if let Some(context) = self.context {
+            config = config.with_context(context)?;
+        }
+        let mut model = Model::load_as(config, &dir, &device, dtype.burn()).with_context(failed)?;
         warnings::add(model.warnings().iter().cloned());
         if let Some(bits) = self.quantize {
             model = model.quantize_weights(bits).with_context(failed)?;

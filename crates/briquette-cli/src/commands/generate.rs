@@ -232,7 +232,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
         None => {
             entry.policy = profiles.attached(entry.policy)?;
-            let config = model.cache_config(&entry.policy);
+            let config = model.cache_config(&entry.policy)?;
             let config = match args.memory_ceiling {
                 Some(bytes) => config.with_memory_ceiling(bytes),
                 None => config,

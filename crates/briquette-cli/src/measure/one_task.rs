@@ -131,6 +131,9 @@ impl<'a> OneTask<'a> {
         if let Some(bits) = named.quantize {
             model["quantize"] = json!(bits);
         }
+        if let Some(context) = named.context {
+            model["context"] = json!(context);
+        }
         if let Some(profile) = &profile.profile {
             model["profile"] = json!(absolute(profile)?);
         }

@@ -24,6 +24,8 @@ pub struct ModelSpec {
     pub dtype: Dtype,
     /// Bits that weights are quantized to; by default they stay as they are stored.
     pub quantize: Option<WeightBits>,
+    /// Tokens that a text may have; by default as many as the configuration says.
+    pub context: Option<usize>,
     /// Profile by `briquette calibrate`; by default `profile.json` in the folder, if it is there.
     pub profile: Option<PathBuf>,
     /// Tokens of a prompt given to the model at a time; the whole by default.
@@ -90,6 +92,10 @@ impl ModelSpec {
             return Err(Error::Setting { name: "chunk", reason: "at least 1 is needed".into() });
         }
         let config = ModelConfig::from_folder(&self.dir)?;
+        let config = match self.context {
+            Some(context) => config.with_context(context)?,
+            None => config,
+        };
         let profiles = Profiles::of(&self.dir, self.profile.as_deref(), other_weights)?;
         let tokenizer = Tokenizer::load(&self.dir)?;
         warnings::add(tokenizer.warnings().iter().cloned());
@@ -180,7 +186,8 @@ impl OpenModel {
     /// # Errors
     /// [`Error::Model`].
     pub fn load(&self, device: &Device) -> Result<Model> {
-        let model = Model::load(&self.spec.dir, device, self.spec.dtype.burn())?;
+        let dtype = self.spec.dtype.burn();
+        let model = Model::load_as(self.config.clone(), &self.spec.dir, device, dtype)?;
         warnings::add(model.warnings().iter().cloned());
         Ok(match self.spec.quantize {
             Some(bits) => model.quantize_weights(bits)?,

@@ -13,7 +13,7 @@ use crate::{
         attend::LayerAttention,
         build::Build,
         merged::MergedAttention,
-        projection::{Projection, Projections},
+        projection::{Projection, Projections, within},
         residual::Residual,
     },
     setting::{contradiction, invalid, unsupported},
@@ -98,7 +98,7 @@ struct OwnKeys {
 pub(crate) struct FalconLayer {
     input_layernorm: LayerNorm,
     pub(crate) self_attn: MergedAttention,
-    pub(crate) mlp: FeedForward,
+    mlp: FeedForward,
 }
 
 impl FalconLayer {
@@ -108,6 +108,12 @@ impl FalconLayer {
             self_attn: MergedAttention::new(build),
             mlp: FeedForward::new(build),
         }
+    }
+
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
+        let mut all = within("self_attn", self.self_attn.projections());
+        all.extend(within("mlp", self.mlp.projections()));
+        all
     }
 
     pub(crate) fn forward(&self, residual: Residual, at: LayerAttention<'_>) -> Result<Residual> {
@@ -124,7 +130,7 @@ pub(crate) fn layer_norm(build: Build<'_>) -> LayerNorm {
 }
 
 #[derive(Module, Debug)]
-pub(crate) struct FeedForward {
+struct FeedForward {
     dense_h_to_4h: Projection,
     dense_4h_to_h: Projection,
     #[module(skip)]
@@ -142,7 +148,7 @@ impl FeedForward {
         }
     }
 
-    pub(crate) fn projections(&mut self) -> Projections<'_> {
+    fn projections(&mut self) -> Projections<'_> {
         let Self { dense_h_to_4h, dense_4h_to_h, .. } = self;
         vec![("dense_h_to_4h".into(), dense_h_to_4h), ("dense_4h_to_h".into(), dense_4h_to_h)]
     }

@@ -1,4 +1,4 @@
-use crate::Activation;
+use crate::{Activation, nn::layer::Norms};
 
 /// A family of models, by the `model_type` of its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,38 @@ pub enum Architecture {
     Gemma2,
     /// Gemma 3, its text model.
     Gemma3,
+    /// OLMo 2.
+    Olmo2,
+    /// OLMo 3.
+    Olmo3,
+    /// GLM-4 of 2024.
+    Glm,
+    /// GLM-4-0414.
+    Glm4,
+    /// Granite 3.
+    Granite,
+}
+
+impl Architecture {
+    /// Where its layers have norms.
+    pub(crate) fn norms(self) -> Norms {
+        match self {
+            Self::Gemma2 | Self::Gemma3 | Self::Glm4 => Norms::Both,
+            Self::Olmo2 | Self::Olmo3 => Norms::Behind,
+            _ => Norms::Before,
+        }
+    }
+
+    /// Whether it may leave channels of a head as they are.
+    pub(crate) fn rotates_partly(self) -> bool {
+        matches!(self, Self::Phi3 | Self::Glm | Self::Glm4)
+    }
+
+    /// Whether its checkpoints have rotated pairs of channels beside each other, and not in two
+    /// halves.
+    pub(crate) fn interleaves_pairs(self) -> bool {
+        matches!(self, Self::Glm | Self::Glm4)
+    }
 }
 
 /// Defaults of `transformers` for keys that a file leaves out.

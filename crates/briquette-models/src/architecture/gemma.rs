@@ -1,36 +1,27 @@
 use std::collections::BTreeSet;
 
-use burn::module::Module;
 use serde::Deserialize;
 
-use super::{Architecture, DEFAULTS, Defaults};
+use super::{Architecture, DEFAULTS, Defaults, Names};
 use crate::{
-    Activation, ModelConfig, Result,
+    Activation, ModelConfig, QkNorm, Result,
     config::{
         given::Given,
         keys::{Keys, SharedKeys},
         rope::RopeConfig,
         rope_keys::{RopeKeys, RopeParameters},
     },
-    nn::{
-        attend::LayerAttention,
-        blocks::{Attention, GatedFeedForward},
-        build::Build,
-        residual::Residual,
-        rms_norm::RmsNorm,
-    },
-    setting::{check_positive, unsupported},
+    setting::{check_positive, check_positive_number, unsupported},
 };
 
 /// Gemma 2 (Gemma Team, 2024, [arXiv:2408.00118](https://arxiv.org/abs/2408.00118)): norms before
 /// and after each block, GeGLU, embeddings multiplied by the root of their width, capped logits,
-/// and a window in every second layer. Attention whose scores are capped is refused: the cache has
-/// none.
+/// capped scores of attention, and a window in every second layer.
 pub(super) fn read_2(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
     let config = own.read(Architecture::Gemma2, keys, defaults(8192), Caps::GEMMA_2)?;
     let windowed = windowed(keys, config.num_hidden_layers, 2)?;
-    config.with_window(keys.shared.window(Some(4096)), !windowed.is_empty())
+    config.with_window(keys.shared.window(Some(4096)), windowed)
 }
 
 /// Gemma 3 (Gemma Team, 2025, [arXiv:2503.19786](https://arxiv.org/abs/2503.19786)): Gemma 2 with
@@ -66,10 +57,9 @@ pub(super) fn read_3(keys: &Keys) -> Result<ModelConfig> {
         ..RopeKeys::default()
     })?;
     let pattern = own.sliding_window_pattern.unwrap_or(6);
-    let local_layers = windowed(keys, config.num_hidden_layers, pattern)?;
-    let are_some = !local_layers.is_empty();
-    ModelConfig { local_rope: Some(local_rope), local_layers, qk_norm: true, ..config }
-        .with_window(keys.shared.window(Some(4096)), are_some)
+    let windowed = windowed(keys, config.num_hidden_layers, pattern)?;
+    ModelConfig { local_rope: Some(local_rope), qk_norm: Some(QkNorm::Heads), ..config }
+        .with_window(keys.shared.window(Some(4096)), windowed)
 }
 
 fn defaults(context: usize) -> Defaults {
@@ -125,49 +115,24 @@ impl OwnKeys {
         defaults: Defaults,
         absent: Caps,
     ) -> Result<ModelConfig> {
-        if let Some(cap) = self.attn_logit_softcapping.clone().or(absent.scores) {
-            return Err(unsupported("attn_logit_softcapping", cap, "null"));
-        }
         if self.use_bidirectional_attention == Some(true) {
             return Err(unsupported("use_bidirectional_attention", true, "false"));
         }
+        let scalar = self.query_pre_attn_scalar.unwrap_or(256.0);
+        check_positive_number("query_pre_attn_scalar", scalar)?;
+        let config = ModelConfig::shared(architecture, keys, defaults)?.with_biases(keys);
         Ok(ModelConfig {
-            query_pre_attn_scalar: Some(self.query_pre_attn_scalar.unwrap_or(256.0)),
+            softmax_scale: Some(scalar.powf(-0.5)),
+            embedding_multiplier: Some((config.hidden_size as f64).sqrt()),
+            attn_logit_softcapping: self.attn_logit_softcapping.clone().or(absent.scores),
             final_logit_softcapping: self.final_logit_softcapping.clone().or(absent.logits),
-            ..ModelConfig::shared(architecture, keys, defaults)?.with_biases(keys)
+            ..config
         })
     }
 }
 
-#[derive(Module, Debug)]
-pub(crate) struct GemmaLayer {
-    input_layernorm: RmsNorm,
-    pub(crate) self_attn: Attention,
-    post_attention_layernorm: RmsNorm,
-    pre_feedforward_layernorm: RmsNorm,
-    pub(crate) mlp: GatedFeedForward,
-    post_feedforward_layernorm: RmsNorm,
-}
-
-impl GemmaLayer {
-    pub(crate) fn new(build: Build<'_>) -> Self {
-        let norm = || build.rms_norm(build.config.hidden_size);
-        Self {
-            input_layernorm: norm(),
-            self_attn: Attention::new(build),
-            post_attention_layernorm: norm(),
-            pre_feedforward_layernorm: norm(),
-            mlp: GatedFeedForward::new(build, build.config.intermediate_size),
-            post_feedforward_layernorm: norm(),
-        }
-    }
-
-    pub(crate) fn forward(&self, residual: Residual, at: LayerAttention<'_>) -> Result<Residual> {
-        let (residual, normal) = residual.normalised(&self.input_layernorm)?;
-        let attention = self.self_attn.forward(normal, at)?;
-        let residual = residual.with(self.post_attention_layernorm.forward(attention)?);
-        let (residual, normal) = residual.normalised(&self.pre_feedforward_layernorm)?;
-        let inner = self.mlp.forward(normal)?;
-        Ok(residual.with(self.post_feedforward_layernorm.forward(inner)?))
-    }
-}
+pub(super) const NAMES: Names = &[
+    (".post_attention_layernorm.", ".pre_feedforward_layernorm."),
+    (".attention_output_norm.", ".post_attention_layernorm."),
+    (".feedforward_output_norm.", ".post_feedforward_layernorm."),
+];

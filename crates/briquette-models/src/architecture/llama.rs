@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::{Architecture, DEFAULTS};
 use crate::{ModelConfig, Result, config::keys::Keys};
 
@@ -7,7 +9,14 @@ use crate::{ModelConfig, Result, config::keys::Keys};
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let config = ModelConfig::shared(Architecture::Llama, keys, DEFAULTS)?.with_biases(keys);
     let config = ModelConfig { mlp_bias: keys.shared.mlp_bias.unwrap_or(false), ..config };
-    // The layers have none, and yet the cache of `transformers` forgets what has left it.
     let window = keys.shared.window(None);
-    config.with_window_of_layers(keys, window, |_| window.is_some())
+    let config = config.with_window_of_layers(keys, window, |_| window.is_some())?;
+    // `transformers` hides nothing in a prompt, and yet its cache forgets what has left the window:
+    // both are the same up to there.
+    let longest = config.sliding_window.unwrap_or(config.max_position_embeddings);
+    Ok(ModelConfig {
+        max_position_embeddings: config.max_position_embeddings.min(longest),
+        sliding_layers: BTreeSet::new(),
+        ..config
+    })
 }

@@ -4,9 +4,12 @@
 mod falcon;
 mod family;
 mod gemma;
+mod glm;
+mod granite;
 mod llama;
 mod mistral;
 mod mixtral;
+mod olmo;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -20,11 +23,10 @@ pub(crate) use family::Defaults;
 use family::{DEFAULTS, Names};
 
 pub(crate) use falcon::{FalconLayer, layer_norm as falcon_norm};
-pub(crate) use gemma::GemmaLayer;
 
 type Read = fn(&Keys) -> Result<ModelConfig>;
 
-const ARCHITECTURES: [(&str, Architecture, Read, Names); 11] = [
+const ARCHITECTURES: [(&str, Architecture, Read, Names); 16] = [
     ("llama", Architecture::Llama, llama::read, &[]),
     ("mistral", Architecture::Mistral, mistral::read, &[]),
     ("qwen2", Architecture::Qwen2, qwen2::read, &[]),
@@ -34,8 +36,13 @@ const ARCHITECTURES: [(&str, Architecture, Read, Names); 11] = [
     ("falcon", Architecture::Falcon, falcon::read, falcon::NAMES),
     ("qwen3_moe", Architecture::Qwen3Moe, qwen3_moe::read, &[]),
     ("mixtral", Architecture::Mixtral, mixtral::read, mixtral::NAMES),
-    ("gemma2", Architecture::Gemma2, gemma::read_2, &[]),
-    ("gemma3_text", Architecture::Gemma3, gemma::read_3, &[]),
+    ("gemma2", Architecture::Gemma2, gemma::read_2, gemma::NAMES),
+    ("gemma3_text", Architecture::Gemma3, gemma::read_3, gemma::NAMES),
+    ("olmo2", Architecture::Olmo2, olmo::read_2, olmo::NAMES),
+    ("olmo3", Architecture::Olmo3, olmo::read_3, olmo::NAMES),
+    ("glm", Architecture::Glm, glm::read, &[]),
+    ("glm4", Architecture::Glm4, glm::read_4, glm::NAMES_4),
+    ("granite", Architecture::Granite, granite::read, &[]),
 ];
 
 impl Architecture {

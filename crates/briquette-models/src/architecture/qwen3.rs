@@ -2,7 +2,7 @@ use super::{
     Architecture, Defaults,
     qwen2::{self, DEFAULTS_OF_QWEN},
 };
-use crate::{ModelConfig, Result, config::keys::Keys};
+use crate::{ModelConfig, QkNorm, Result, config::keys::Keys};
 
 /// Qwen3 (Yang et al., 2025, [arXiv:2505.09388](https://arxiv.org/abs/2505.09388)): Llama with
 /// RMSNorm over each head of queries and keys, before rotation, and heads of a width of their own.
@@ -18,5 +18,5 @@ pub(super) fn normed(
     defaults: Defaults,
 ) -> Result<ModelConfig> {
     let config = ModelConfig::shared(architecture, keys, defaults)?.with_biases(keys);
-    Ok(ModelConfig { qk_norm: true, ..config })
+    Ok(ModelConfig { qk_norm: Some(QkNorm::Heads), ..config })
 }

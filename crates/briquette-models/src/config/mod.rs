@@ -2,6 +2,7 @@
 //! that they describe.
 
 pub(crate) mod activation;
+pub(crate) mod cache_attention;
 pub(crate) mod experts_config;
 pub(crate) mod given;
 pub(crate) mod keys;

@@ -28,9 +28,19 @@ use crate::{
         rope_keys::RopeKeys,
     },
     json::{parse, read_text},
-    setting::{check_positive, invalid, unsupported},
+    setting::{check_positive, check_positive_number, invalid, unsupported},
     shown::shown,
 };
+
+/// What is normalised of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QkNorm {
+    /// Each head by itself (Qwen3, Gemma 3).
+    Heads,
+    /// All heads of a token together (OLMo 2).
+    All,
+}
 
 /// The dimensions and settings of a model: what `config.json` says, with the defaults of its
 /// architecture filled in and everything checked. Fields carry the names of the file where it has
@@ -57,19 +67,19 @@ pub struct ModelConfig {
     pub rms_norm_eps: f64,
     /// Rotary position embedding.
     pub rope: RopeConfig,
-    /// The rotary position embedding of the layers in `local_layers` (Gemma 3).
+    /// The rotary position embedding of the layers in `sliding_layers`, if it is another (Gemma 3).
     pub local_rope: Option<RopeConfig>,
-    /// The layers that have the local embedding.
-    pub local_layers: BTreeSet<usize>,
     /// The layers that do not encode positions (SmolLM3).
     pub layers_without_rope: BTreeSet<usize>,
-    /// Tokens of context: that of the file, or its sliding window if that is shorter, or the
-    /// context of the first training where frequencies change beyond it.
-    /// [`with_context`](Self::with_context) chooses another.
+    /// Tokens of context: that of the file, or the context of the first training where frequencies
+    /// change beyond it. [`with_context`](Self::with_context) chooses another.
     pub max_position_embeddings: usize,
     /// The tokens that a query of a windowed layer sees, itself included; `None` if no layer has a
     /// window.
     pub sliding_window: Option<usize>,
+    /// The layers that have the window. Where a file names a window that no layer of the
+    /// architecture has, this is empty and texts end with the window.
+    pub sliding_layers: BTreeSet<usize>,
     /// Whether the head is the transposed token embedding.
     pub tie_word_embeddings: bool,
     /// Whether the query, key and value projections have a bias.
@@ -78,14 +88,22 @@ pub struct ModelConfig {
     pub output_bias: bool,
     /// Whether the projections of the feed-forward network have a bias.
     pub mlp_bias: bool,
-    /// Whether queries and keys are normalised, each head by itself, before positions are encoded.
-    pub qk_norm: bool,
+    /// Whether queries and keys are normalised before positions are encoded.
+    pub qk_norm: Option<QkNorm>,
     /// The function inside the feed-forward network.
     pub hidden_act: Activation,
     /// The feed-forward networks of a mixture, if it is one.
     pub experts: Option<ExpertsConfig>,
-    /// Number whose root divides the scores; `None` is `head_dim`.
-    pub query_pre_attn_scalar: Option<f64>,
+    /// Factor of query-key products; `None` is `1 / √head_dim`.
+    pub softmax_scale: Option<f64>,
+    /// Factor of the embeddings (Gemma, Granite).
+    pub embedding_multiplier: Option<f64>,
+    /// Factor of what a block adds to the residual stream (Granite).
+    pub residual_multiplier: Option<f64>,
+    /// Divisor of the logits (Granite).
+    pub logits_scaling: Option<f64>,
+    /// Bound of the scores, which become `cap · tanh(scores / cap)` (Gemma 2).
+    pub attn_logit_softcapping: Option<f64>,
     /// Bound of the logits, which become `cap · tanh(logits / cap)`.
     pub final_logit_softcapping: Option<f64>,
     /// The token a text begins with.
@@ -160,7 +178,8 @@ impl ModelConfig {
     /// [`Error::InvalidSetting`] for 0, or more than the model can have.
     pub fn with_context(mut self, context: usize) -> Result<Self> {
         let longest = self.rope.scaling.longest().unwrap_or(self.max_position_embeddings);
-        let longest = longest.min(self.sliding_window.unwrap_or(usize::MAX));
+        let end = self.sliding_window.filter(|_| self.sliding_layers.is_empty());
+        let longest = longest.min(end.unwrap_or(usize::MAX));
         if !(1..=longest).contains(&context) {
             return Err(invalid("context", context, format!("from 1 to {longest}")));
         }
@@ -242,7 +261,7 @@ impl ModelConfig {
             scaling: file.rope_scaling.clone(),
             parameters: file.rope_parameters.clone(),
         })?;
-        if rope.partial_rotary_factor < 1.0 && architecture != Architecture::Phi3 {
+        if rope.partial_rotary_factor < 1.0 && !architecture.rotates_partly() {
             let found = rope.partial_rotary_factor;
             return Err(unsupported("partial_rotary_factor", found, "1 for this model type"));
         }
@@ -265,17 +284,21 @@ impl ModelConfig {
             max_position_embeddings: rope.scaling.context(context),
             rope,
             local_rope: None,
-            local_layers: BTreeSet::new(),
             layers_without_rope: BTreeSet::new(),
             sliding_window: None,
+            sliding_layers: BTreeSet::new(),
             tie_word_embeddings: file.tie_word_embeddings.unwrap_or(defaults.tied),
             attention_bias: false,
             output_bias: false,
             mlp_bias: false,
-            qk_norm: false,
+            qk_norm: None,
             hidden_act: activation::of_keys(own, other, defaults.activation)?,
             experts: None,
-            query_pre_attn_scalar: None,
+            softmax_scale: None,
+            embedding_multiplier: None,
+            residual_multiplier: None,
+            logits_scaling: None,
+            attn_logit_softcapping: None,
             final_logit_softcapping: None,
             bos_token_id: file.bos_token_id.and_then(token),
             eos_token_ids: file.eos_token_id.as_ref().map_or_else(Vec::new, TokenIds::tokens),
@@ -283,21 +306,22 @@ impl ModelConfig {
         })
     }
 
-    /// Gives layers a sliding window, if there `are_some` that have one. Within it a windowed layer
-    /// computes what a full one does, so texts end there: the cache has no windows of layers.
-    pub(crate) fn with_window(mut self, window: Option<usize>, are_some: bool) -> Result<Self> {
+    /// Gives these layers a sliding window.
+    pub(crate) fn with_window(
+        self,
+        window: Option<usize>,
+        sliding_layers: BTreeSet<usize>,
+    ) -> Result<Self> {
         match window {
             Some(0) => return Err(invalid("sliding_window", 0, "at least 1")),
-            None if are_some => {
+            None if !sliding_layers.is_empty() => {
                 let must_be = "given and in use where layer_types names layers that have one";
                 return Err(invalid("sliding_window", "none", must_be));
             }
             _ => {}
         }
-        self.sliding_window = window.filter(|_| are_some);
-        let longest = self.sliding_window.unwrap_or(usize::MAX);
-        self.max_position_embeddings = self.max_position_embeddings.min(longest);
-        Ok(self)
+        let sliding_window = window.filter(|_| !sliding_layers.is_empty());
+        Ok(Self { sliding_window, sliding_layers, ..self })
     }
 
     /// Gives a window to the layers that `layer_types` names, or that have one `otherwise`.
@@ -308,13 +332,15 @@ impl ModelConfig {
         otherwise: impl Fn(&usize) -> bool,
     ) -> Result<Self> {
         let sliding = keys.shared.sliding_layers(self.num_hidden_layers, otherwise)?;
-        self.with_window(window, !sliding.is_empty())
+        self.with_window(window, sliding)
     }
 
     /// Gives a window to all layers, whatever `layer_types` says of them.
     pub(crate) fn with_window_of_all(self, keys: &Keys, window: Option<usize>) -> Result<Self> {
-        let sliding = keys.shared.sliding_layers(self.num_hidden_layers, |_| false)?;
-        self.with_window(window, window.is_some() || !sliding.is_empty())
+        let layers = self.num_hidden_layers;
+        let sliding = keys.shared.sliding_layers(layers, |_| false)?;
+        let all = if window.is_some() { (0..layers).collect() } else { sliding };
+        self.with_window(window, all)
     }
 
     /// Reads whether projections of the attention have biases.
@@ -336,13 +362,15 @@ impl ModelConfig {
         }
         let positive = [
             ("rms_norm_eps", Some(self.rms_norm_eps)),
-            ("query_pre_attn_scalar", self.query_pre_attn_scalar),
+            ("the factor of query-key products", self.softmax_scale),
+            ("attn_logit_softcapping", self.attn_logit_softcapping),
             ("final_logit_softcapping", self.final_logit_softcapping),
+            ("embedding_multiplier", self.embedding_multiplier),
+            ("residual_multiplier", self.residual_multiplier),
+            ("logits_scaling", self.logits_scaling),
         ];
         for (key, value) in positive {
-            if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
-                return Err(invalid(key, value, "a positive number"));
-            }
+            value.map_or(Ok(()), |value| check_positive_number(key, value))?;
         }
         self.rope.check(self.head_dim)?;
         self.local_rope.as_ref().map_or(Ok(()), |rope| rope.check(self.head_dim))

@@ -73,7 +73,7 @@ impl RopeConfig {
     }
 
     /// Channels of a head that are rotated.
-    fn rotated(&self, head_dim: usize) -> usize {
+    pub(crate) fn rotated(&self, head_dim: usize) -> usize {
         (head_dim as f64 * self.partial_rotary_factor) as usize
     }
 

@@ -9,7 +9,7 @@ use briquette::ops::Ops;
 use briquette_ops::GatedInput;
 
 use crate::{
-    Activation, Result,
+    Activation, QkNorm, Result,
     nn::{
         attend::LayerAttention,
         build::Build,
@@ -27,10 +27,9 @@ pub(crate) struct Attention {
     pub(crate) o_proj: Projection,
     pub(crate) q_norm: Option<RmsNorm>,
     pub(crate) k_norm: Option<RmsNorm>,
+    /// Whether norms are of all heads of a token together.
+    pub(crate) normalises_all: bool,
     pub(crate) head_dim: usize,
-    /// Factor of the queries where scores are not divided by the root of `head_dim`, as the cache
-    /// divides them.
-    pub(crate) query_scale: Option<f64>,
 }
 
 impl Attention {
@@ -40,18 +39,19 @@ impl Attention {
         let queries = config.num_attention_heads * head_dim;
         let keys = config.num_key_value_heads * head_dim;
         let linear_in = |output| build.linear(hidden, output, config.attention_bias);
-        let norm = || config.qk_norm.then(|| build.rms_norm(head_dim));
+        let norm = |all: usize| {
+            let channels = |norm| if norm == QkNorm::Heads { head_dim } else { all };
+            config.qk_norm.map(|norm| build.rms_norm(channels(norm)))
+        };
         Self {
             q_proj: linear_in(queries),
             k_proj: linear_in(keys),
             v_proj: linear_in(keys),
             o_proj: build.linear(queries, hidden, config.output_bias),
-            q_norm: norm(),
-            k_norm: norm(),
+            q_norm: norm(queries),
+            k_norm: norm(keys),
+            normalises_all: config.qk_norm == Some(QkNorm::All),
             head_dim,
-            query_scale: config
-                .query_pre_attn_scalar
-                .map(|scalar| (head_dim as f64 / scalar).sqrt()),
         }
     }
 
@@ -67,11 +67,15 @@ impl Attention {
     /// `[batch, tokens, hidden_size]` -> the same
     pub(crate) fn forward(&self, x: Tensor<3>, at: LayerAttention<'_>) -> Result<Tensor<3>> {
         at.attend.hidden_states(&x);
-        let q = split_heads(self.q_proj.forward(x.clone())?, self.head_dim);
-        let k = split_heads(self.k_proj.forward(x.clone())?, self.head_dim);
-        let v = split_heads(self.v_proj.forward(x)?, self.head_dim);
-        let norms = [&self.q_norm, &self.k_norm];
-        self.o_proj.forward(attend([q, k, v], norms, self.query_scale, at)?)
+        let (mut q, mut k) = (self.q_proj.forward(x.clone())?, self.k_proj.forward(x.clone())?);
+        let v = self.v_proj.forward(x)?;
+        let mut norms = [&self.q_norm, &self.k_norm];
+        if let (true, [Some(q_norm), Some(k_norm)]) = (self.normalises_all, norms) {
+            (q, k) = (q_norm.forward(q)?, k_norm.forward(k)?);
+            norms = [&None, &None];
+        }
+        let [q, k, v] = [q, k, v].map(|x| split_heads(x, self.head_dim));
+        self.o_proj.forward(attend([q, k, v], norms, at)?)
     }
 }
 
@@ -80,7 +84,6 @@ impl Attention {
 pub(crate) fn attend(
     [mut q, mut k, v]: [Tensor<4>; 3],
     [q_norm, k_norm]: [&Option<RmsNorm>; 2],
-    query_scale: Option<f64>,
     at: LayerAttention<'_>,
 ) -> Result<Tensor<3>> {
     if let Some(norm) = q_norm {
@@ -88,9 +91,6 @@ pub(crate) fn attend(
     }
     if let Some(norm) = k_norm {
         k = norm.forward(k)?;
-    }
-    if let Some(scale) = query_scale {
-        q = q * scale;
     }
     let out = at.attend.attend(at.layer, q, k, v, at.positions)?;
     let [batch, heads, tokens, head_dim] = out.dims();

@@ -6,15 +6,13 @@ use burn::{
 
 use crate::{
     Architecture, Attend, Result,
-    architecture::{FalconLayer, GemmaLayer, falcon_norm},
+    architecture::{FalconLayer, falcon_norm},
     interrupt::Interrupt,
     nn::{
         attend::LayerAttention,
-        blocks::{Attention, GatedFeedForward},
         build::Build,
         embedding::Embedding,
-        experts::Experts,
-        merged::{MergedAttention, MergedFeedForward},
+        layer::BlockLayer,
         positions::Positions,
         projection::{Projection, Projections, within},
         residual::Residual,
@@ -39,14 +37,13 @@ impl Decoder {
     pub(crate) fn new(build: Build<'_>) -> Self {
         let config = build.config;
         let layer = |layer| Layer::new(build, layer);
-        let gemma = matches!(config.architecture, Architecture::Gemma2 | Architecture::Gemma3);
         Self {
             embed_tokens: Embedding::Dense(
                 EmbeddingConfig::new(config.vocab_size, config.hidden_size).init(build.device),
             ),
             layers: (0..config.num_hidden_layers).map(layer).collect(),
             norm: Norm::new(build),
-            embedding_scale: gemma.then(|| (config.hidden_size as f64).sqrt()),
+            embedding_scale: config.embedding_multiplier,
         }
     }
 
@@ -126,169 +123,43 @@ impl Norm {
 #[allow(clippy::large_enum_variant)]
 #[derive(Module, Debug)]
 enum Layer {
-    PreNorm(PreNormLayer),
+    Blocks(BlockLayer),
     Falcon(FalconLayer),
-    Gemma(GemmaLayer),
 }
 
 impl Layer {
     fn new(build: Build<'_>, layer: usize) -> Self {
         match build.config.architecture {
             Architecture::Falcon => Self::Falcon(FalconLayer::new(build)),
-            Architecture::Gemma2 | Architecture::Gemma3 => Self::Gemma(GemmaLayer::new(build)),
-            _ => Self::PreNorm(PreNormLayer::new(build, layer)),
+            _ => Self::Blocks(BlockLayer::new(build, layer)),
         }
     }
 
     fn projections(&mut self) -> Projections<'_> {
-        let (attention, mlp) = match self {
-            Self::PreNorm(inner) => (inner.self_attn.projections(), inner.mlp.projections()),
-            Self::Falcon(inner) => (inner.self_attn.projections(), inner.mlp.projections()),
-            Self::Gemma(inner) => (inner.self_attn.projections(), inner.mlp.projections()),
-        };
-        let mut all = within("self_attn", attention);
-        all.extend(within("mlp", mlp));
-        all
+        match self {
+            Self::Blocks(inner) => inner.projections(),
+            Self::Falcon(inner) => inner.projections(),
+        }
     }
 
     fn output_projection(&self) -> &Projection {
         match self {
-            Self::PreNorm(inner) => match &inner.self_attn {
-                SelfAttention::Separate(attention) => &attention.o_proj,
-                SelfAttention::Merged(attention) => &attention.o_proj,
-            },
+            Self::Blocks(inner) => inner.output_projection(),
             Self::Falcon(inner) => &inner.self_attn.o_proj,
-            Self::Gemma(inner) => &inner.self_attn.o_proj,
         }
     }
 
     fn forward(&self, residual: Residual, at: LayerAttention<'_>) -> Result<Residual> {
         match self {
-            Self::PreNorm(inner) => inner.forward(residual, at),
+            Self::Blocks(inner) => inner.forward(residual, at),
             Self::Falcon(inner) => inner.forward(residual, at),
-            Self::Gemma(inner) => inner.forward(residual, at),
         }
     }
 
     fn merge_projections(self) -> Self {
         match self {
-            Self::PreNorm(inner) => Self::PreNorm(PreNormLayer {
-                self_attn: inner.self_attn.merge_projections(),
-                mlp: inner.mlp.merge_projections(),
-                ..inner
-            }),
+            Self::Blocks(inner) => Self::Blocks(inner.merge_projections()),
             other => other,
-        }
-    }
-}
-
-/// Llama's layer: a norm before each of the two blocks.
-#[derive(Module, Debug)]
-struct PreNormLayer {
-    input_layernorm: RmsNorm,
-    self_attn: SelfAttention,
-    post_attention_layernorm: RmsNorm,
-    mlp: FeedForward,
-}
-
-impl PreNormLayer {
-    fn new(build: Build<'_>, layer: usize) -> Self {
-        let norm = || build.rms_norm(build.config.hidden_size);
-        Self {
-            input_layernorm: norm(),
-            self_attn: SelfAttention::new(build),
-            post_attention_layernorm: norm(),
-            mlp: FeedForward::new(build, layer),
-        }
-    }
-
-    fn forward(&self, residual: Residual, at: LayerAttention<'_>) -> Result<Residual> {
-        let (residual, normal) = residual.normalised(&self.input_layernorm)?;
-        let residual = residual.with(self.self_attn.forward(normal, at)?);
-        let (residual, normal) = residual.normalised(&self.post_attention_layernorm)?;
-        Ok(residual.with(self.mlp.forward(normal)?))
-    }
-}
-
-#[allow(clippy::large_enum_variant)] // As above.
-#[derive(Module, Debug)]
-enum SelfAttention {
-    Separate(Attention),
-    Merged(MergedAttention),
-}
-
-impl SelfAttention {
-    fn new(build: Build<'_>) -> Self {
-        match build.config.architecture {
-            Architecture::Phi3 => Self::Merged(MergedAttention::new(build)),
-            _ => Self::Separate(Attention::new(build)),
-        }
-    }
-
-    fn forward(&self, x: Tensor<3>, at: LayerAttention<'_>) -> Result<Tensor<3>> {
-        match self {
-            Self::Separate(attention) => attention.forward(x, at),
-            Self::Merged(attention) => attention.forward(x, at),
-        }
-    }
-
-    fn projections(&mut self) -> Projections<'_> {
-        match self {
-            Self::Separate(attention) => attention.projections(),
-            Self::Merged(attention) => attention.projections(),
-        }
-    }
-
-    fn merge_projections(self) -> Self {
-        match &self {
-            Self::Separate(apart) => MergedAttention::of(apart).map_or(self, Self::Merged),
-            Self::Merged(_) => self,
-        }
-    }
-}
-
-#[allow(clippy::large_enum_variant)] // As above.
-#[derive(Module, Debug)]
-enum FeedForward {
-    Gated(GatedFeedForward),
-    Merged(MergedFeedForward),
-    Experts(Experts),
-}
-
-impl FeedForward {
-    fn new(build: Build<'_>, layer: usize) -> Self {
-        match &build.config.experts {
-            Some(experts) if !experts.dense_layers.contains(&layer) => {
-                Self::Experts(Experts::new(build, experts))
-            }
-            _ if build.config.architecture == Architecture::Phi3 => {
-                Self::Merged(MergedFeedForward::new(build))
-            }
-            _ => Self::Gated(GatedFeedForward::new(build, build.config.intermediate_size)),
-        }
-    }
-
-    /// `[batch, tokens, hidden_size]` -> the same
-    fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {
-        match self {
-            Self::Gated(inner) => inner.forward(x),
-            Self::Merged(inner) => inner.forward(x),
-            Self::Experts(inner) => inner.forward(x),
-        }
-    }
-
-    fn projections(&mut self) -> Projections<'_> {
-        match self {
-            Self::Gated(inner) => inner.projections(),
-            Self::Merged(inner) => inner.projections(),
-            Self::Experts(inner) => inner.projections(),
-        }
-    }
-
-    fn merge_projections(self) -> Self {
-        match &self {
-            Self::Gated(apart) => MergedFeedForward::of(apart).map_or(self, Self::Merged),
-            _ => self,
         }
     }
 }

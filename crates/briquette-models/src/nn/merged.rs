@@ -29,7 +29,6 @@ pub(crate) struct MergedAttention {
     query_heads: usize,
     kv_heads: usize,
     head_dim: usize,
-    query_scale: Option<f64>,
 }
 
 impl MergedAttention {
@@ -46,7 +45,6 @@ impl MergedAttention {
             query_heads,
             kv_heads,
             head_dim,
-            query_scale: None,
         }
     }
 
@@ -62,26 +60,20 @@ impl MergedAttention {
         let k = heads.clone().narrow(1, self.query_heads, self.kv_heads);
         let v = heads.narrow(1, self.query_heads + self.kv_heads, self.kv_heads);
         let norms = [&self.q_norm, &self.k_norm];
-        self.o_proj.forward(attend([q, k, v], norms, self.query_scale, at)?)
+        self.o_proj.forward(attend([q, k, v], norms, at)?)
     }
 
-    /// The same attention, if the weights of its projections are stored alike.
+    /// The same attention, if the weights of its projections are stored alike, and heads are
+    /// normalised one by one.
     pub(crate) fn of(apart: &Attention) -> Option<Self> {
+        if apart.normalises_all {
+            return None;
+        }
         let Attention { q_proj, k_proj, v_proj, .. } = apart;
         let qkv_proj = Projection::side_by_side(&[q_proj, k_proj, v_proj])?;
-        let Attention { q_proj, k_proj, o_proj, q_norm, k_norm, head_dim, query_scale, .. } =
-            apart.clone();
+        let Attention { q_proj, k_proj, o_proj, q_norm, k_norm, head_dim, .. } = apart.clone();
         let (query_heads, kv_heads) = (q_proj.outputs() / head_dim, k_proj.outputs() / head_dim);
-        Some(Self {
-            qkv_proj,
-            o_proj,
-            q_norm,
-            k_norm,
-            query_heads,
-            kv_heads,
-            head_dim,
-            query_scale,
-        })
+        Some(Self { qkv_proj, o_proj, q_norm, k_norm, query_heads, kv_heads, head_dim })
     }
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod build;
 pub(crate) mod decoder;
 pub(crate) mod embedding;
 pub(crate) mod experts;
+pub(crate) mod layer;
 pub(crate) mod linear;
 pub(crate) mod merged;
 pub(crate) mod positions;

@@ -25,7 +25,7 @@ impl Positions {
         let none: Arc<dyn PositionEncoding> = Arc::new(NoPositionEncoding);
         let of = |layer| {
             let without = config.layers_without_rope.contains(&layer);
-            let local = config.local_layers.contains(&layer).then_some(&local);
+            let local = config.sliding_layers.contains(&layer).then_some(&local);
             if without { none.clone() } else { local.unwrap_or(&global).clone() }
         };
         Ok(Self { layers: (0..config.num_hidden_layers).map(of).collect() })

@@ -28,6 +28,18 @@ impl Residual {
         }
     }
 
+    /// The whole sum as a stream, and what a block receives: its normalised form, or itself where
+    /// there is no norm.
+    pub(crate) fn before_block(self, norm: Option<&RmsNorm>) -> Result<(Self, Tensor<3>)> {
+        match norm {
+            Some(norm) => self.normalised(norm),
+            None => {
+                let sum = self.summed();
+                Ok((Self::new(sum.clone()), sum))
+            }
+        }
+    }
+
     /// The whole sum as a stream, and its normalised form.
     pub(crate) fn normalised(self, norm: &RmsNorm) -> Result<(Self, Tensor<3>)> {
         let (sum, normal) = norm.add(self.sum, self.added)?;

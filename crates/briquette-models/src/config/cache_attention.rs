@@ -1,0 +1,64 @@
+use std::fmt::Debug;
+
+use briquette::{CacheConfig, Policy};
+
+use crate::{Error, ModelConfig, Result};
+
+/// How a model's attention differs from the usual, as its caches must know.
+impl ModelConfig {
+    /// The tokens that a query of a layer sees, itself included; `None` is all of the context.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        let hides = |window: &usize| *window < self.max_position_embeddings;
+        self.sliding_window.filter(hides).filter(|_| self.sliding_layers.contains(&layer))
+    }
+
+    /// Whether a layer has a window within the context.
+    fn has_windows(&self) -> bool {
+        (0..self.num_hidden_layers).any(|layer| self.window(layer).is_some())
+    }
+
+    /// Checks that a policy has a layer to compress, if it compresses: those with a window hold
+    /// what their next token sees.
+    pub(crate) fn check_layers_to_compress(&self, policy: &Policy) -> Result<()> {
+        let windows: Option<Vec<usize>> =
+            (0..self.num_hidden_layers).map(|layer| self.window(layer)).collect();
+        match windows.as_deref() {
+            Some(&[window, ..]) if policy.budget().is_some() => {
+                Err(Error::NoLayerToCompress { policy: policy.name().to_owned(), window })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn with_attention(&self, mut config: CacheConfig) -> CacheConfig {
+        config.softmax_scale = self.softmax_scale;
+        config.softcap = self.attn_logit_softcapping;
+        if self.has_windows() {
+            let windows = (0..self.num_hidden_layers).map(|layer| self.window(layer));
+            config.windows = Some(windows.collect());
+        }
+        config
+    }
+
+    /// Checks that a cache was built with [`with_attention`](Self::with_attention).
+    pub(crate) fn check_attention(&self, config: &CacheConfig) -> Result<()> {
+        same("softmax_scale", self.softmax_scale, config.softmax_scale)?;
+        same("softcap", self.attn_logit_softcapping, config.softcap)?;
+        (0..self.num_hidden_layers).try_for_each(|layer| {
+            let found = config.windows.as_ref().and_then(|all| all.get(layer).copied().flatten());
+            same("windows", self.window(layer), found)
+        })
+    }
+}
+
+fn same<T: PartialEq + Debug>(
+    setting: &'static str,
+    expected: Option<T>,
+    found: Option<T>,
+) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    let shown = |number: Option<T>| number.map_or_else(|| "none".into(), |it| format!("{it:?}"));
+    Err(Error::CacheAttention { setting, expected: shown(expected), found: shown(found) })
+}
