@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use briquette_ops::is_host;
 use burn::{
@@ -8,6 +8,7 @@ use burn::{
 use burn_store::{
     ApplyError, FloatCastAdapter, ModuleAdapter, ModuleSnapshot, PyTorchToBurnAdapter,
 };
+use rayon::prelude::*;
 
 use crate::{
     Architecture, Error, Model, ModelConfig, Result,
@@ -17,6 +18,9 @@ use crate::{
     },
     nn::{embedding::Embedding, projection::Projection},
 };
+
+/// Matrices that are read at once, each by a thread: so many are in memory beside the model.
+const AT_ONCE: usize = 4;
 
 impl Model {
     /// Reads a model from a Hugging Face folder, a GGUF file, or a folder that holds one. Of a
@@ -135,8 +139,10 @@ impl Model {
         weights.check(&expected, model.config().tie_word_embeddings)?;
 
         model.keep_quantized(&weights, device, dtype)?;
-        // Without the matrices that stay quantized.
-        let expected = expected_tensors(&model);
+        let taken = model.take_matrices(&weights, device, dtype)?;
+        // Without those that stay quantized or were taken.
+        let mut expected = expected_tensors(&model);
+        expected.retain(|_, slot| !taken.contains(&slot.path));
         let tensors = weights.take(&expected);
         let adapter = PyTorchToBurnAdapter.chain(FloatCastAdapter::to(dtype));
         let result = model.apply(tensors, None, Some(Box::new(adapter)), true);
@@ -147,7 +153,8 @@ impl Model {
             | ApplyError::LoadError { path: tensor, .. }) = &error;
             return Err(Error::LoadTensor { tensor: tensor.clone(), message: error.to_string() });
         }
-        if let Some((tensor, _)) = result.missing.into_iter().next() {
+        let mut missing = result.missing.into_iter();
+        if let Some((tensor, _)) = missing.find(|(tensor, _)| !taken.contains(tensor)) {
             let message = "no parameter of the model took it".into();
             return Err(Error::LoadTensor { tensor, message });
         }
@@ -168,6 +175,34 @@ impl Model {
                 *projection = Projection::Dense(linear.clone().in_halves(head_dim, rotated));
             }
         }
+    }
+
+    /// Takes the matrices of linear layers that are not quantized, and returns their paths.
+    fn take_matrices(
+        &mut self,
+        weights: &Weights,
+        device: &Device,
+        dtype: DType,
+    ) -> Result<BTreeSet<String>> {
+        let architecture = self.config().architecture;
+        let mut taken = BTreeSet::new();
+        let mut projections = self.projections();
+        projections.retain(|(_, projection)| projection.quantized().is_none());
+        for several in projections.chunks_mut(AT_ONCE) {
+            let numbers = several.par_iter().map(|(path, _)| {
+                let path = format!("{path}.weight");
+                let numbers = weights.numbers(&architecture.checkpoint_name(&path), dtype)?;
+                Ok((path, numbers))
+            });
+            let numbers = numbers.collect::<Result<Vec<_>>>()?;
+            for ((path, numbers), (_, projection)) in numbers.into_iter().zip(several) {
+                if let (Some(numbers), Projection::Dense(linear)) = (numbers, &**projection) {
+                    **projection = Projection::Dense(linear.clone().with_stored(numbers, device));
+                    taken.insert(path);
+                }
+            }
+        }
+        Ok(taken)
     }
 
     /// Takes the matrices that stay as they are stored.

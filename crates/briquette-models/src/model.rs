@@ -96,7 +96,7 @@ impl Model {
     pub fn with_k_major_weights(mut self) -> Self {
         let device = self.device();
         for (_, projection) in self.projections() {
-            *projection = projection.clone().k_major();
+            *projection = projection.clone().laid_out();
         }
         // What lay the other way goes.
         device.memory_cleanup();

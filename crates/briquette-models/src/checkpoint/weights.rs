@@ -6,8 +6,8 @@ use std::{
 };
 
 use briquette_ops::QuantizedMatrix;
-use burn::tensor::{DType, Device};
-use burn_store::{ModuleStore, SafetensorsStore, burn_pack::Tensor};
+use burn::tensor::{DType, Device, TensorData};
+use burn_store::{ModuleStore, SafetensorsStore, bridge, burn_pack::Tensor};
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 
@@ -265,6 +265,20 @@ impl Weights {
             }
         }
         Ok(())
+    }
+
+    /// The numbers of a tensor, in a type, as the checkpoint lays them out.
+    ///
+    /// # Errors
+    /// [`Error::LoadTensor`] for one that cannot be read.
+    pub(crate) fn numbers(&self, name: &str, dtype: DType) -> Result<Option<TensorData>> {
+        let Some(tensor) = self.tensor(name) else { return Ok(None) };
+        match bridge::to_data(tensor) {
+            Ok(data) => Ok(Some(data.convert_dtype(dtype))),
+            Err(error) => {
+                Err(Error::LoadTensor { tensor: name.into(), message: error.to_string() })
+            }
+        }
     }
 
     /// The expected tensors, named by the paths of their parameters.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use burn::{
     module::{Module, Param},
     nn,
-    tensor::Tensor,
+    tensor::{Device, Tensor, TensorData},
 };
 
 use briquette::ops::{Ops, best};
@@ -42,19 +42,27 @@ impl Linear {
         Self { ops, ..self }
     }
 
-    /// The same layer, with weights that are K-major in memory where its operations
-    /// [multiply faster so](briquette_ops::ModelOps::prefers_k_major).
-    pub(crate) fn k_major(self) -> Self {
-        let weight = self.weight.val();
-        if !self.ops.prefers_k_major(&weight) {
-            return self;
-        }
-        let [inputs, outputs] = weight.dims();
+    /// The same layer with these weights, `[outputs, inputs]`, as checkpoints have them: seen
+    /// transposed, not copied. Burn's adapter would move them number by number on the host.
+    pub(crate) fn with_stored(self, weight: TensorData, device: &Device) -> Self {
         let id = self.weight.id;
-        // A reshape copies what does not lie in the order of its numbers.
-        let lay_out = |weight: Tensor<2>| {
-            let numbers: Tensor<1> = weight.transpose().reshape([inputs * outputs]);
-            numbers.reshape([outputs, inputs]).transpose()
+        let stored = |weight: TensorData| {
+            let dtype = weight.dtype();
+            Tensor::<2>::from_data(weight, (device, dtype)).transpose()
+        };
+        let weight = device.memory_persistent_allocations(weight, stored);
+        Self { weight: Param::initialized(id, weight), ..self }
+    }
+
+    /// The same layer, with weights that are K-major in memory where its operations
+    /// [multiply faster so](briquette_ops::ModelOps::prefers_k_major), else input by input.
+    pub(crate) fn laid_out(self) -> Self {
+        let weight = self.weight.val();
+        let id = self.weight.id;
+        let k_major = self.ops.prefers_k_major(&weight);
+        let lay_out = |weight: Tensor<2>| match k_major {
+            true => in_order(weight.transpose()).transpose(),
+            false => in_order(weight),
         };
         let weight = weight.device().memory_persistent_allocations(weight, lay_out);
         Self { weight: Param::initialized(id, weight), ..self }
@@ -101,6 +109,14 @@ impl Linear {
     }
 }
 
+/// The same matrix, row by row in memory: a reshape copies what does not lie in the order of its
+/// numbers.
+fn in_order(x: Tensor<2>) -> Tensor<2> {
+    let dims = x.dims();
+    let numbers: Tensor<1> = x.reshape([dims[0] * dims[1]]);
+    numbers.reshape(dims)
+}
+
 /// `[.., inputs]` -> `[.., outputs]`
 pub(crate) fn multiply<const D: usize>(
     x: Tensor<D>,
@@ -127,7 +143,7 @@ pub(crate) fn by_rows<const D: usize>(
 #[cfg(test)]
 mod tests {
     use briquette_ops::{AttentionOps, ClusterOps, EntryOps, MergeOps, ModelOps, SelectOps};
-    use burn::tensor::{Device, Distribution};
+    use burn::tensor::Distribution;
 
     use super::*;
 
@@ -161,10 +177,10 @@ mod tests {
         let x = Tensor::<3>::random([2, 3, 6], Distribution::Default, &device);
         let (id, weight) = (layer.weight.id, numbers(layer.weight.val()));
         let found = layer.forward(x.clone()).unwrap();
-        let layer = layer.k_major();
+        let layer = layer.laid_out();
         assert_eq!((layer.weight.id, layer.weight.val().dims()), (id, [6, 4]));
         assert_eq!(numbers(layer.weight.val()), weight);
-        let again = layer.clone().k_major();
+        let again = layer.clone().laid_out();
         for layer in [layer, again] {
             let other = layer.forward(x.clone()).unwrap();
             for (a, b) in numbers(other).iter().zip(numbers(found.clone())) {

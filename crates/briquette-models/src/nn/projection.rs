@@ -87,10 +87,10 @@ impl Projection {
         Self::Quantized(QuantizedLinear { weight: Arc::new(weight), bias, ops })
     }
 
-    /// The same layer, see [`Linear::k_major`]; quantized weights are so.
-    pub(crate) fn k_major(self) -> Self {
+    /// The same layer, see [`Linear::laid_out`]; quantized weights are K-major.
+    pub(crate) fn laid_out(self) -> Self {
         match self {
-            Self::Dense(inner) => Self::Dense(inner.k_major()),
+            Self::Dense(inner) => Self::Dense(inner.laid_out()),
             Self::Quantized(_) => self,
         }
     }
@@ -108,11 +108,13 @@ impl Projection {
         match layers.first()? {
             Self::Dense(first) => {
                 let weights = layers.iter().map(|one| match one {
-                    Self::Dense(inner) => Some(inner.weight.val()),
+                    // Output by output, as K-major weights lie.
+                    Self::Dense(inner) => Some(inner.weight.val().transpose()),
                     Self::Quantized(_) => None,
                 });
-                let weight = joined(weights, 1)?;
-                Some(Self::Dense(Linear { weight, bias: bias(), ops: first.ops.clone() }))
+                let weight = joined(weights, 0)?.map(Tensor::transpose);
+                let merged = Linear { weight, bias: bias(), ops: first.ops.clone() };
+                Some(Self::Dense(merged.laid_out()))
             }
             Self::Quantized(first) => {
                 let weights: Option<Vec<QuantizedMatrix>> =

@@ -9,7 +9,7 @@ use super::{
     planes::linear_planes,
     step::STEP,
     tiles::linear_tiles,
-    units::{self, LinearUnitsBlueprint, linear_units},
+    units::{LinearUnitsBlueprint, linear_units},
 };
 #[cfg(cubecl_0_12)]
 use crate::common::tile::wgmma::multiplies_groups;
@@ -134,26 +134,34 @@ impl LinearBackend for CubeBackend {
             );
             (plan, parts)
         } else {
-            let vector = vector_size(&weight);
-            let tile = units::UNITS * vector;
-            let plan = LinearPlan::in_splits(&client, inputs, outputs, tile);
-            let parts = parts(&plan);
-            let of_x = vector_size(&x);
-            let blueprint = LinearUnitsBlueprint::new(rows, inputs, of_x);
+            let (of_x, vector) = (vector_size(&x), vector_size(&weight));
+            let hardware = client.properties().hardware.clone();
+            let most = hardware.max_units_per_cube.min(hardware.max_cube_dim.0) as usize;
+            let blueprint = LinearUnitsBlueprint::new(
+                [rows, inputs, outputs],
+                [of_x, vector],
+                dtype.size(),
+                most,
+                biased,
+            );
             linear_units::launch(
                 &client,
-                CubeCount::Static(plan.cubes as u32, rows.div_ceil(blueprint.rows) as u32, 1),
-                CubeDim::new_1d(units::UNITS as u32),
+                CubeCount::Static(
+                    outputs.div_ceil(blueprint.tile) as u32,
+                    rows.div_ceil(blueprint.rows) as u32,
+                    1,
+                ),
+                CubeDim::new_1d(blueprint.units() as u32),
                 of_x,
                 vector,
                 x.into_tensor_arg(),
                 weight.into_tensor_arg(),
-                parts.clone().into_tensor_arg(),
-                plan.share,
+                bias.into_tensor_arg(),
+                output.clone().into_tensor_arg(),
                 blueprint,
                 element,
             );
-            (plan, parts)
+            return output;
         };
 
         let vector = vector_size(&output);

@@ -5,7 +5,6 @@ use super::{
     planes::LinearPlanesBlueprint,
     step::STEP,
     tiles::{BESIDE, LinearTilesBlueprint},
-    units,
 };
 use crate::common::{processors::processors, tile::mma::CHUNK};
 
@@ -15,6 +14,10 @@ pub const MOST_LINEAR_ROWS: usize = 256;
 pub(super) const FEWEST_ROWS_OF_TILES: usize = 33;
 /// The share of cubes at work from which on ranges gain less than putting parts together costs.
 const BUSY: f64 = 0.85;
+/// Bounds of the outputs of a tile, and of the cubes per multiprocessor.
+const NARROWEST: usize = 64;
+const WIDEST: usize = 128;
+const MOST_OF_PROCESSOR: usize = 3;
 
 /// Geometry of a product: the steps of all tiles one after another, in even ranges per cube.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,16 +69,6 @@ impl LinearPlan {
         Self { tile: tiles.outputs(), tiles: count, steps, share, cubes }
     }
 
-    /// Plans for [`units`](super::units): each tile between as many cubes, of which the last may
-    /// have fewer steps.
-    pub(super) fn in_splits(client: &Client, inputs: usize, outputs: usize, tile: usize) -> Self {
-        let (tiles, steps) = (outputs.div_ceil(tile), inputs.div_ceil(STEP));
-        let wanted = (processors(client) * units::CUBES_A_PROCESSOR).div_ceil(tiles);
-        let share = steps.div_ceil(wanted);
-        let splits = steps.div_ceil(share);
-        Self { tile, tiles, steps: splits * share, share, cubes: tiles * splits }
-    }
-
     /// Whether each cube has whole tiles.
     pub(super) fn is_whole(&self) -> bool {
         self.share.is_multiple_of(self.steps)
@@ -83,9 +76,8 @@ impl LinearPlan {
 
     /// Upper bound of all plans that a product of these sizes may get.
     pub(super) fn largest(client: &Client, inputs: usize, outputs: usize) -> Self {
-        let tile = units::UNITS * units::MOST_VECTOR;
-        let narrow = Self::in_splits(client, inputs, outputs, units::UNITS);
-        Self { tile, ..narrow }
+        let narrow = Self::new(client, inputs, outputs, NARROWEST, MOST_OF_PROCESSOR);
+        Self { tile: WIDEST, ..narrow }
     }
 
     /// Number of parts of sums, with those that stay empty: the part of a cube and a tile is at the

@@ -1,77 +1,96 @@
 use cubecl::prelude::*;
 
-use super::step::STEP;
-
-/// Units of a cube, side by side along the outputs.
-pub(super) const UNITS: usize = 64;
 /// Rows of `x` that a unit has at most.
 pub(super) const ROWS: usize = 8;
-/// Outputs of a unit at most.
-pub(super) const MOST_VECTOR: usize = 4;
-/// Cubes that hide each other's loads.
-pub(super) const CUBES_A_PROCESSOR: usize = 8;
-/// Rows of weights that a unit loads at once, where they divide the contraction.
-const AHEAD: usize = 8;
+/// Outputs of a cube where those are few: pieces of a row of weights are 64 bytes in 16 bits.
+pub(super) const NARROW: usize = 32;
+/// Outputs of a cube where there are [`MANY`] such cubes: longer pieces are read faster, if enough
+/// multiprocessors have one (H200, `docs/lab/backends.md`).
+const WIDE: usize = 2 * NARROW;
+const MANY: usize = 256;
+/// Units of a cube for one row and for several, which need more registers.
+const UNITS: [usize; 2] = [1024, 512];
+/// Bytes of a column of weights that a unit loads at once.
+const AHEAD: usize = 32;
+/// Partial sums of a column that are added up last.
+const LAST: usize = 8;
 
 /// Compile-time parameters of [`linear_units`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LinearUnitsBlueprint {
     /// Rows of `x` of a unit.
     pub(super) rows: usize,
+    /// Outputs of a cube.
+    pub(super) tile: usize,
     /// Rows of weights at once: a number of whole vectors of `x`.
-    pub(super) ahead: usize,
+    ahead: usize,
+    /// Units side by side along the outputs.
+    across: usize,
+    /// Units that take turns along the contraction.
+    along: usize,
+    biased: bool,
 }
 
 impl LinearUnitsBlueprint {
-    /// Blueprint for so many rows of `x`, of so many inputs, which is read in vectors.
-    pub(super) fn new(rows: usize, inputs: usize, vector: usize) -> Self {
-        let ahead = if inputs.is_multiple_of(AHEAD) { AHEAD } else { vector };
-        Self { rows: rows.min(ROWS), ahead }
+    /// Blueprint for so many rows of `x`, inputs and outputs, vectors of `x` and of weights, bytes
+    /// of a number, and at most so many units of a cube.
+    pub(super) fn new(
+        [rows, inputs, outputs]: [usize; 3],
+        [of_x, of_weight]: [usize; 2],
+        bytes: usize,
+        most_units: usize,
+        biased: bool,
+    ) -> Self {
+        let ahead = AHEAD / bytes;
+        let ahead = if inputs.is_multiple_of(ahead) { ahead } else { of_x };
+        let tile = if outputs >= WIDE * MANY { WIDE } else { NARROW };
+        let across = tile / of_weight;
+        let units = UNITS[usize::from(rows > 1)].min(most_units);
+        // Whole planes of units that have something to do.
+        let busy = inputs.div_ceil(ahead).next_multiple_of(4);
+        let along = (units / across).clamp(1, busy);
+        Self { rows: rows.min(ROWS), tile, ahead, across, along, biased }
+    }
+
+    /// Units of a cube.
+    pub(super) fn units(&self) -> usize {
+        self.across * self.along
     }
 }
 
-/// See [`super::linear`]: a cube's share of the sums, multiplied in f32 on any device, weights
-/// lying as they may. A unit has `N` outputs of a few rows; cubes along y have further rows.
+/// See [`super::linear`]: the sums of a tile, multiplied in f32 on any device, weights lying as they
+/// may. A unit has `N` outputs of a few rows; cubes along y have further rows.
 #[cube(launch)]
 pub(super) fn linear_units<E: Float, M: Size, N: Size>(
     x: &Tensor<Vector<E, M>>,
     weight: &Tensor<Vector<E, N>>,
-    parts: &mut Tensor<Vector<f32, N>>,
-    share: usize,
+    bias: &Tensor<E>,
+    output: &mut Tensor<Vector<E, N>>,
     #[comptime] blueprint: LinearUnitsBlueprint,
     #[define(E)] _type: ElemType,
 ) {
-    let LinearUnitsBlueprint { rows: of_unit, ahead } = blueprint;
+    let LinearUnitsBlueprint { rows: of_unit, tile, ahead, across, along, biased } = blueprint;
     let (width, vector) = (weight.vector_size(), x.vector_size());
-    let tile = comptime!(UNITS * width);
     let (rows, inputs, outputs) = (x.shape(0), x.shape(1), weight.shape(1));
-    let tiles = outputs.div_ceil(tile);
-    // Cubes beside each other read beside each other: a tile's piece of a row is short for memory.
-    let number = CUBE_POS_X as usize % tiles;
-    let split = CUBE_POS_X as usize / tiles;
-    let splits = CUBE_COUNT_X as usize / tiles;
-    // As `LinearPlan::parts` numbers them: the cube, in the order of tiles, and the tile.
-    let part = number * splits + split + number;
+    let unit = UNIT_POS as usize;
+    let (side, turn) = (unit % across, unit / across);
     let first_row = CUBE_POS_Y as usize * of_unit;
     let pitch = weight.stride(0) / width;
-    let along = x.stride(1);
     let mut x_rows = Array::<usize>::new(of_unit);
     #[unroll]
     for row in 0..of_unit {
         x_rows[row] = (first_row + row).min(rows - 1) * x.stride(0) / vector;
     }
 
-    let own = UNIT_POS as usize * width;
-    let column = (number * tile + own).min(outputs - width) * weight.stride(1);
-    let stop = ((split + 1) * share * STEP).min(inputs);
+    let column = CUBE_POS_X as usize * tile + side * width;
     let mut sums = Array::<Vector<f32, N>>::new(of_unit);
     #[unroll]
     for row in 0..of_unit {
         sums[row] = Vector::new(0.0);
     }
-    let mut at = split * share * STEP;
-    let mut from = column / width + at * pitch;
-    while at < stop {
+    let mut at = turn * ahead;
+    let mut from = column.min(outputs - width) * weight.stride(1) / width + at * pitch;
+    while at < inputs {
         let mut loaded = Array::<Vector<E, N>>::new(ahead);
         #[unroll]
         for index in 0..ahead {
@@ -81,7 +100,7 @@ pub(super) fn linear_units<E: Float, M: Size, N: Size>(
         for row in 0..of_unit {
             #[unroll]
             for group in 0..comptime!(ahead / vector) {
-                let numbers = x[x_rows[row] + (at / vector + group) * along];
+                let numbers = x[x_rows[row] + (at / vector + group) * x.stride(1)];
                 #[unroll]
                 for index in 0..vector {
                     let number = f32::cast_from(numbers.extract(index));
@@ -91,13 +110,47 @@ pub(super) fn linear_units<E: Float, M: Size, N: Size>(
                 }
             }
         }
-        at += ahead;
-        from += ahead * pitch;
+        at += comptime!(along * ahead);
+        from += comptime!(along * ahead) * pitch;
     }
+
+    // What the units have found in turns is put together in their order.
+    let last = comptime!(LAST.min(along));
+    let mut stage = Shared::<[Vector<f32, N>]>::new_slice(comptime!(across * along));
     #[unroll]
     for row in 0..of_unit {
-        if first_row + row < rows {
-            parts[((part * rows + first_row + row) * tile + own) / width] = sums[row];
+        if comptime!(row > 0) {
+            sync_cube();
+        }
+        stage[unit] = sums[row];
+        sync_cube();
+        if turn < last {
+            let mut sum = Vector::<f32, N>::new(0.0);
+            #[unroll]
+            for part in 0..comptime!(along.div_ceil(last)) {
+                if turn + part * last < along {
+                    sum += stage[unit + comptime!(part * last * across)];
+                }
+            }
+            stage[unit] = sum;
+        }
+        sync_cube();
+        if turn == 0 && column < outputs && first_row + row < rows {
+            let mut sum = Vector::<f32, N>::new(0.0);
+            #[unroll]
+            for part in 0..last {
+                sum += stage[side + comptime!(part * across)];
+            }
+            if comptime!(biased) {
+                #[unroll]
+                for index in 0..width {
+                    let own = sum.extract(index)
+                        + f32::cast_from(bias[(column + index) * bias.stride(0)]);
+                    sum.insert(index, own);
+                }
+            }
+            let place = ((first_row + row) * output.stride(0) + column) / width;
+            output[place] = Vector::cast_from(sum);
         }
     }
 }

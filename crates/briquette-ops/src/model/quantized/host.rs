@@ -1,13 +1,16 @@
 //! Products on the host, over weights as they lie.
 
 mod rows;
+mod widen;
 
 use burn::tensor::{DType, Device, Tensor, TensorData, f16};
-use half::slice::HalfFloatSliceExt;
 use pulp::Arch;
 use rayon::prelude::*;
 
-use self::rows::{Expand, Multiply, RowsOf};
+use self::{
+    rows::{Expand, Multiply, RowsOf},
+    widen::Widen,
+};
 use super::{
     format::{BLOCK, WeightFormat},
     matrix::QuantizedMatrix,
@@ -116,15 +119,16 @@ impl HostMatrix {
         let groups = self.inputs / group;
         let each = group / BLOCK;
         let blocks = groups * each;
+        let arch = Arch::new();
         let Measures { groups: of_groups, scales, mins } = to;
         let mut of_rows = |all: &View<f16>, to: &mut Vec<f32>| {
             let all = &all[first * groups..(first + count) * groups];
             to.resize(count * blocks, 0.0);
             if each == 1 {
-                return all.convert_to_f32_slice(to);
+                return arch.dispatch(Widen { from: all, to });
             }
             of_groups.resize(all.len(), 0.0);
-            all.convert_to_f32_slice(of_groups);
+            arch.dispatch(Widen { from: all, to: of_groups });
             for (group, blocks) in of_groups.iter().zip(to.chunks_exact_mut(each)) {
                 blocks.fill(*group);
             }
