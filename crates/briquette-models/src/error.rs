@@ -62,6 +62,12 @@ pub enum Error {
     /// Two keys of the configuration say two things, and the model would be another by each.
     #[error("{key} = {found} contradicts {other} = {there}: keep the one that is meant")]
     Contradiction { key: &'static str, found: String, other: &'static str, there: String },
+    /// Weights that were quantized by a method that is not read.
+    #[error(
+        "the weights are quantized by {method}, which is not read: take the checkpoint they were made from, with \
+         --quantize 4 or 8 (Model::quantize_weights) if it is too large, or a GGUF file of the model"
+    )]
+    QuantizedWeights { method: String },
     /// The folder holds neither `model.safetensors` nor `model.safetensors.index.json`.
     #[error("{dir} holds neither model.safetensors nor model.safetensors.index.json")]
     NoWeights { dir: PathBuf },
