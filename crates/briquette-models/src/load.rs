@@ -21,11 +21,12 @@ use crate::{
 impl Model {
     /// Reads a model from a Hugging Face folder, a GGUF file, or a folder that holds one. Of a
     /// Hugging Face folder: `config.json`, `generation_config.json` if there is one, and
-    /// `model.safetensors` or the shards named in `model.safetensors.index.json`. Weights are
-    /// converted to `dtype` (F32, F16 or BF16).
+    /// `model.safetensors` or the shards named in `model.safetensors.index.json`, else
+    /// `pytorch_model.bin` or the shards of `pytorch_model.bin.index.json`. Weights are converted
+    /// to `dtype` (F32, F16 or BF16).
     ///
     /// Names, shapes and file lengths are checked on the headers before a weight is read; the files
-    /// are mapped into memory and read one tensor at a time.
+    /// are read one tensor at a time. Code in a PyTorch file is never run.
     ///
     /// Of the types of a GGUF file F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and
     /// Q6_K are read. Matrices of Q8_0, Q4_0, Q4_1 and Q4_K stay as they are stored, and products
@@ -34,10 +35,13 @@ impl Model {
     /// # Errors
     /// As [`ModelConfig::from_folder`], and [`Error::InvalidSetting`] for more layers than the
     /// folder has tensors for; [`Error::UnsupportedType`] if the device cannot compute in `dtype`;
-    /// [`Error::NoWeights`], [`Error::MissingShard`], [`Error::NotInShard`], [`Error::Truncated`]
-    /// and [`Error::Container`] for the files; [`Error::Gguf`] and [`Error::BlockType`] for a GGUF
-    /// file; [`Error::MissingTensor`], [`Error::ExtraTensor`], [`Error::TensorShape`],
-    /// [`Error::TensorType`] and [`Error::LoadTensor`] for the tensors in them.
+    /// [`Error::NoWeights`], [`Error::MissingShard`], [`Error::ShardOutside`],
+    /// [`Error::NotInShard`], [`Error::InTwoShards`], [`Error::Truncated`] and [`Error::Container`]
+    /// for the files; [`Error::Pytorch`], [`Error::PytorchNested`] and [`Error::PytorchObject`] for
+    /// PyTorch files; [`Error::Gguf`] and [`Error::BlockType`] for a GGUF file;
+    /// [`Error::MissingTensor`], [`Error::PrefixedTensor`], [`Error::ExtraTensor`],
+    /// [`Error::TensorShape`], [`Error::TensorType`] and [`Error::LoadTensor`] for the tensors in
+    /// them.
     pub fn load(dir: impl AsRef<Path>, device: &Device, dtype: DType) -> Result<Self> {
         let config = ModelConfig::from_folder(&dir)?;
         Self::load_as(config, dir, device, dtype)
