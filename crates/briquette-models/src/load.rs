@@ -7,6 +7,7 @@ use burn::{
 };
 use burn_store::{
     ApplyError, FloatCastAdapter, ModuleAdapter, ModuleSnapshot, PyTorchToBurnAdapter,
+    burn_pack::Tensor as StoredTensor,
 };
 
 use crate::{
@@ -142,20 +143,19 @@ impl Model {
         // Without the matrices that stay quantized.
         let expected = expected_tensors(&model);
         let tensors = weights.take(&expected);
-        let adapter = PyTorchToBurnAdapter.chain(FloatCastAdapter::to(dtype));
-        let result = model.apply(tensors, None, Some(Box::new(adapter)), true);
-        if let Some(error) = result.errors.into_iter().next() {
-            let (ApplyError::ShapeMismatch { path: tensor, .. }
-            | ApplyError::DTypeMismatch { path: tensor, .. }
-            | ApplyError::AdapterError { path: tensor, .. }
-            | ApplyError::LoadError { path: tensor, .. }) = &error;
-            return Err(Error::LoadTensor { tensor: tensor.clone(), message: error.to_string() });
-        }
-        if let Some((tensor, _)) = result.missing.into_iter().next() {
-            let message = "no parameter of the model took it".into();
-            return Err(Error::LoadTensor { tensor, message });
-        }
-        Ok(model.merge_projections().with_k_major_weights())
+        let (mut layers, rest): (Vec<_>, Vec<_>) =
+            tensors.into_iter().partition(|tensor| tensor.name.starts_with(LAYERS));
+        read(&mut model, "", rest, dtype)?;
+        // What lay apart leaves room for the next layer.
+        let all = std::mem::take(&mut model.model.layers).into_iter().enumerate();
+        let whole = all.map(|(number, mut layer)| {
+            let prefix = format!("{LAYERS}{number}.");
+            let own = layers.extract_if(.., |tensor| tensor.name.starts_with(&prefix)).collect();
+            read(&mut layer, &prefix, own, dtype)?;
+            Ok(layer.merge_projections())
+        });
+        model.model.layers = whole.collect::<Result<_>>()?;
+        Ok(model.with_k_major_weights())
     }
 
     /// Takes the matrices that stay as they are stored.
@@ -174,6 +174,38 @@ impl Model {
             self.model.embed_tokens = Embedding::quantized(matrix, dtype);
         }
         Ok(())
+    }
+}
+
+/// The path of the layers.
+const LAYERS: &str = "model.layers.";
+
+/// Reads these tensors, whose names begin with `prefix`, into a part of the model.
+fn read(
+    part: &mut impl ModuleSnapshot,
+    prefix: &str,
+    mut tensors: Vec<StoredTensor>,
+    dtype: DType,
+) -> Result<()> {
+    for tensor in &mut tensors {
+        tensor.name = tensor.name.split_off(prefix.len());
+    }
+    let adapter = PyTorchToBurnAdapter.chain(FloatCastAdapter::to(dtype));
+    let result = part.apply(tensors, None, Some(Box::new(adapter)), true);
+    if let Some(error) = result.errors.into_iter().next() {
+        let (ApplyError::ShapeMismatch { path, .. }
+        | ApplyError::DTypeMismatch { path, .. }
+        | ApplyError::AdapterError { path, .. }
+        | ApplyError::LoadError { path, .. }) = &error;
+        let tensor = format!("{prefix}{path}");
+        return Err(Error::LoadTensor { tensor, message: error.to_string() });
+    }
+    match result.unused.first() {
+        Some(path) => Err(Error::LoadTensor {
+            tensor: format!("{prefix}{path}"),
+            message: "no parameter of the model took it".into(),
+        }),
+        None => Ok(()),
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
 #[derive(Module, Debug)]
 pub(crate) struct Decoder {
     pub(crate) embed_tokens: Embedding,
-    layers: Vec<Layer>,
+    pub(crate) layers: Vec<Layer>,
     norm: Norm,
     /// Factor of the embeddings, if there is one.
     embedding_scale: Option<f64>,
@@ -125,7 +125,7 @@ impl Norm {
 // One a layer: what the smaller variant wastes is nothing beside the weights.
 #[allow(clippy::large_enum_variant)]
 #[derive(Module, Debug)]
-enum Layer {
+pub(crate) enum Layer {
     PreNorm(PreNormLayer),
     Falcon(FalconLayer),
     Gemma(GemmaLayer),
@@ -170,7 +170,7 @@ impl Layer {
         }
     }
 
-    fn merge_projections(self) -> Self {
+    pub(crate) fn merge_projections(self) -> Self {
         match self {
             Self::PreNorm(inner) => Self::PreNorm(PreNormLayer {
                 self_attn: inner.self_attn.merge_projections(),
@@ -184,7 +184,7 @@ impl Layer {
 
 /// Llama's layer: a norm before each of the two blocks.
 #[derive(Module, Debug)]
-struct PreNormLayer {
+pub(crate) struct PreNormLayer {
     input_layernorm: RmsNorm,
     self_attn: SelfAttention,
     post_attention_layernorm: RmsNorm,
