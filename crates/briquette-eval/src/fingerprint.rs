@@ -45,10 +45,10 @@ pub fn of_model(dir: &Path) -> Result<String> {
 /// results, what a chat template writes in samples.
 fn read_of_a_model(path: &Path) -> bool {
     const FILES: [&str; 2] = ["config.json", "tokenizer.json"];
+    const ENDINGS: [&str; 4] =
+        [".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json"];
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    is_gguf(path)
-        || FILES.contains(&&*name)
-        || [".safetensors", ".safetensors.index.json"].iter().any(|end| name.ends_with(end))
+    is_gguf(path) || FILES.contains(&&*name) || ENDINGS.iter().any(|end| name.ends_with(end))
 }
 
 /// A file behind its name and length, so that no two run into each other. A GGUF file is all of a
@@ -95,7 +95,7 @@ mod tests {
         fs::write(dir.path().join("README.md"), "nothing that is read").unwrap();
         assert_eq!(of_model(dir.path()).unwrap(), first);
         let mut known = vec![first];
-        for name in ["tokenizer.json", "b.GGUF"] {
+        for name in ["tokenizer.json", "b.GGUF", "pytorch_model.bin"] {
             fs::write(dir.path().join(name), "{}").unwrap();
             let now = of_model(dir.path()).unwrap();
             assert!(!known.contains(&now), "{name}");

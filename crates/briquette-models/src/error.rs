@@ -62,18 +62,41 @@ pub enum Error {
     /// Two keys of the configuration say two things, and the model would be another by each.
     #[error("{key} = {found} contradicts {other} = {there}: keep the one that is meant")]
     Contradiction { key: &'static str, found: String, other: &'static str, there: String },
-    /// The folder holds neither `model.safetensors` nor `model.safetensors.index.json`.
-    #[error("{dir} holds neither model.safetensors nor model.safetensors.index.json")]
+    /// Weights that were quantized by a method that is not read.
+    #[error(
+        "the weights are quantized by {method}, which is not read: take the checkpoint they were made from, with \
+         --quantize 4 or 8 (Model::quantize_weights) if it is too large, or a GGUF file of the model"
+    )]
+    QuantizedWeights { method: String },
+    /// The folder holds no file of weights.
+    #[error(
+        "{dir} holds neither model.safetensors nor pytorch_model.bin, nor the index of either \
+         (model.safetensors.index.json, pytorch_model.bin.index.json): fetch the files of weights too"
+    )]
     NoWeights { dir: PathBuf },
     /// The index names a file that is not there.
-    #[error("shard {shard} is named in the index, but absent")]
-    MissingShard { shard: PathBuf },
+    #[error(
+        "shard {shard} is named in the index, but absent ({missing} of {shards} shards are): fetch what is missing \
+         into the folder of the index"
+    )]
+    MissingShard { shard: PathBuf, missing: usize, shards: usize },
     /// The index names a file outside of its folder.
-    #[error("the index names shard `{shard}`: shards lie in the folder of their index")]
-    ShardOutside { shard: String },
+    #[error(
+        "{index} names shard `{shard}`: shards lie in the folder of their index, move it there and name it without a \
+         folder"
+    )]
+    ShardOutside { index: PathBuf, shard: String },
     /// The index places a tensor in a file that does not hold it.
-    #[error("the index places tensor `{tensor}` in {shard}, which does not hold it")]
+    #[error(
+        "the index places tensor `{tensor}` in {shard}, which does not hold it: index and shards are of two versions, \
+         fetch all of one"
+    )]
     NotInShard { tensor: String, shard: PathBuf },
+    /// Two shards hold a tensor of the same name.
+    #[error(
+        "tensor `{tensor}` is in {first} and in {second}: shards are of two versions, fetch all of one"
+    )]
+    InTwoShards { tensor: String, first: PathBuf, second: PathBuf },
     /// A file that ends before its tensors do.
     #[error(
         "{path} is truncated: tensor `{tensor}` ends at byte {needed}, the file at byte {found}"
@@ -82,6 +105,23 @@ pub enum Error {
     /// A file that is not a safetensors container, or a damaged one.
     #[error("{path} is not a readable safetensors file: {message}")]
     Container { path: PathBuf, message: String },
+    /// A file that `torch.save` did not write, or a damaged one.
+    #[error(
+        "{path} is not a readable PyTorch file: {message}; fetch it again, or save it as safetensors in Python"
+    )]
+    Pytorch { path: PathBuf, message: String },
+    /// A PyTorch file whose tensors are not in its outermost dictionary.
+    #[error(
+        "{path} holds tensors below `{key}`: they are read from the outermost dictionary, as transformers does. In \
+         Python, save the state of the model alone: torch.save(model.state_dict(), ...)"
+    )]
+    PytorchNested { path: PathBuf, key: String },
+    /// A PyTorch file that holds something that is made by running code.
+    #[error(
+        "{path} holds a `{kind}` in `{key}`, which is no tensor and would be made by running code: nothing was run. \
+         Take the file as safetensors, or save the tensors alone"
+    )]
+    PytorchObject { path: PathBuf, key: String, kind: String },
     /// A file that is not a GGUF file, or a damaged one.
     #[error("{path} is not a readable GGUF file: {message}")]
     Gguf { path: PathBuf, message: String },
@@ -97,6 +137,12 @@ pub enum Error {
     /// Tensors the model needs are not in the folder.
     #[error("tensor `{tensor}` {shape:?} is missing ({count} missing in all)")]
     MissingTensor { tensor: String, shape: Vec<usize>, count: usize },
+    /// A tensor the model needs is stored under a longer name.
+    #[error(
+        "tensor `{tensor}` is stored as `{found}`: the folder holds more than this model, or was saved from a wrapper \
+         of it; save its tensors without the first part of their names"
+    )]
+    PrefixedTensor { tensor: String, found: String },
     /// The folder holds tensors the model has no place for.
     #[error("tensor `{tensor}` in {path} has no place in this model ({count} such in all)")]
     ExtraTensor { tensor: String, path: PathBuf, count: usize },

@@ -1,35 +1,34 @@
-use std::{collections::BTreeSet, path::Path};
+use std::path::Path;
 
 use briquette_ops::is_host;
 use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{DType, Device, Tensor},
 };
-use burn_store::{
-    ApplyError, FloatCastAdapter, ModuleAdapter, ModuleSnapshot, PyTorchToBurnAdapter,
-};
-use rayon::prelude::*;
 
 use crate::{
     Architecture, Error, Model, ModelConfig, Result,
     checkpoint::{
+        fill::Fill,
         source,
         weights::{Expected, Slot, Weights},
     },
-    nn::{embedding::Embedding, projection::Projection},
+    nn::{
+        decoder::Layer,
+        embedding::Embedding,
+        projection::{Projection, Projections},
+    },
 };
-
-/// Matrices that are read at once, each by a thread: so many are in memory beside the model.
-const AT_ONCE: usize = 4;
 
 impl Model {
     /// Reads a model from a Hugging Face folder, a GGUF file, or a folder that holds one. Of a
     /// Hugging Face folder: `config.json`, `generation_config.json` if there is one, and
-    /// `model.safetensors` or the shards named in `model.safetensors.index.json`. Weights are
-    /// converted to `dtype` (F32, F16 or BF16).
+    /// `model.safetensors` or the shards named in `model.safetensors.index.json`, else
+    /// `pytorch_model.bin` or the shards of `pytorch_model.bin.index.json`. Weights are converted
+    /// to `dtype` (F32, F16 or BF16).
     ///
     /// Names, shapes and file lengths are checked on the headers before a weight is read; the files
-    /// are mapped into memory and read one tensor at a time.
+    /// are read one tensor at a time. Code in a PyTorch file is never run.
     ///
     /// Of the types of a GGUF file F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and
     /// Q6_K are read. Matrices of Q8_0, Q4_0, Q4_1 and Q4_K stay as they are stored, and products
@@ -38,10 +37,13 @@ impl Model {
     /// # Errors
     /// As [`ModelConfig::from_folder`], and [`Error::InvalidSetting`] for more layers than the
     /// folder has tensors for; [`Error::UnsupportedType`] if the device cannot compute in `dtype`;
-    /// [`Error::NoWeights`], [`Error::MissingShard`], [`Error::NotInShard`], [`Error::Truncated`]
-    /// and [`Error::Container`] for the files; [`Error::Gguf`] and [`Error::BlockType`] for a GGUF
-    /// file; [`Error::MissingTensor`], [`Error::ExtraTensor`], [`Error::TensorShape`],
-    /// [`Error::TensorType`] and [`Error::LoadTensor`] for the tensors in them.
+    /// [`Error::NoWeights`], [`Error::MissingShard`], [`Error::ShardOutside`],
+    /// [`Error::NotInShard`], [`Error::InTwoShards`], [`Error::Truncated`] and [`Error::Container`]
+    /// for the files; [`Error::Pytorch`], [`Error::PytorchNested`] and [`Error::PytorchObject`] for
+    /// PyTorch files; [`Error::Gguf`] and [`Error::BlockType`] for a GGUF file;
+    /// [`Error::MissingTensor`], [`Error::PrefixedTensor`], [`Error::ExtraTensor`],
+    /// [`Error::TensorShape`], [`Error::TensorType`] and [`Error::LoadTensor`] for the tensors in
+    /// them.
     pub fn load(dir: impl AsRef<Path>, device: &Device, dtype: DType) -> Result<Self> {
         let config = ModelConfig::from_folder(&dir)?;
         Self::load_as(config, dir, device, dtype)
@@ -139,70 +141,25 @@ impl Model {
         weights.check(&expected, model.config().tie_word_embeddings)?;
 
         model.keep_quantized(&weights, device, dtype)?;
-        let taken = model.take_matrices(&weights, device, dtype)?;
-        // Without those that stay quantized or were taken.
-        let mut expected = expected_tensors(&model);
-        expected.retain(|_, slot| !taken.contains(&slot.path));
-        let tensors = weights.take(&expected);
-        let adapter = PyTorchToBurnAdapter.chain(FloatCastAdapter::to(dtype));
-        let result = model.apply(tensors, None, Some(Box::new(adapter)), true);
-        if let Some(error) = result.errors.into_iter().next() {
-            let (ApplyError::ShapeMismatch { path: tensor, .. }
-            | ApplyError::DTypeMismatch { path: tensor, .. }
-            | ApplyError::AdapterError { path: tensor, .. }
-            | ApplyError::LoadError { path: tensor, .. }) = &error;
-            return Err(Error::LoadTensor { tensor: tensor.clone(), message: error.to_string() });
-        }
-        let mut missing = result.missing.into_iter();
-        if let Some((tensor, _)) = missing.find(|(tensor, _)| !taken.contains(tensor)) {
-            let message = "no parameter of the model took it".into();
-            return Err(Error::LoadTensor { tensor, message });
-        }
-        model.put_pairs_in_halves();
-        Ok(model.merge_projections().with_k_major_weights())
-    }
-
-    /// Puts the channels of queries and keys into the order that the position encoding rotates.
-    fn put_pairs_in_halves(&mut self) {
-        let config = self.config();
-        if !config.architecture.interleaves_pairs() {
-            return;
-        }
-        let (head_dim, rotated) = (config.head_dim, config.rope.rotated(config.head_dim));
-        for (path, projection) in self.projections() {
-            let turns = path.ends_with(".q_proj") || path.ends_with(".k_proj");
-            if let (true, Projection::Dense(linear)) = (turns, &*projection) {
-                *projection = Projection::Dense(linear.clone().in_halves(head_dim, rotated));
+        let mut stored = weights.take(&expected_tensors(&model));
+        let architecture = model.config().architecture;
+        let fill = Fill { weights: &weights, architecture, device, dtype };
+        let turned = pairs(model.config());
+        let layers = std::mem::take(&mut model.model.layers).into_iter().enumerate();
+        // What lay apart leaves room for the next layer.
+        let whole = layers.map(|(number, mut layer)| {
+            let prefix = format!("{LAYERS}{number}.");
+            let own = stored.extract_if(.., |tensor| tensor.name.starts_with(&prefix)).collect();
+            fill.part(&mut layer, &prefix, own, Layer::projections)?;
+            if let Some([head_dim, rotated]) = turned {
+                put_pairs_in_halves(layer.projections(), head_dim, rotated);
             }
-        }
-    }
-
-    /// Takes the matrices of linear layers that are not quantized, and returns their paths.
-    fn take_matrices(
-        &mut self,
-        weights: &Weights,
-        device: &Device,
-        dtype: DType,
-    ) -> Result<BTreeSet<String>> {
-        let architecture = self.config().architecture;
-        let mut taken = BTreeSet::new();
-        let mut projections = self.projections();
-        projections.retain(|(_, projection)| projection.quantized().is_none());
-        for several in projections.chunks_mut(AT_ONCE) {
-            let numbers = several.par_iter().map(|(path, _)| {
-                let path = format!("{path}.weight");
-                let numbers = weights.numbers(&architecture.checkpoint_name(&path), dtype)?;
-                Ok((path, numbers))
-            });
-            let numbers = numbers.collect::<Result<Vec<_>>>()?;
-            for ((path, numbers), (_, projection)) in numbers.into_iter().zip(several) {
-                if let (Some(numbers), Projection::Dense(linear)) = (numbers, &**projection) {
-                    **projection = Projection::Dense(linear.clone().with_stored(numbers, device));
-                    taken.insert(path);
-                }
-            }
-        }
-        Ok(taken)
+            Ok(layer.merge_projections())
+        });
+        let whole = whole.collect::<Result<_>>()?;
+        fill.part(&mut model, "", stored, Model::projections)?;
+        model.model.layers = whole;
+        Ok(model.with_k_major_weights())
     }
 
     /// Takes the matrices that stay as they are stored.
@@ -221,6 +178,26 @@ impl Model {
             self.model.embed_tokens = Embedding::quantized(matrix, dtype);
         }
         Ok(())
+    }
+}
+
+/// The path of the layers.
+const LAYERS: &str = "model.layers.";
+
+/// Channels of a head, and those of them that are rotated, if a checkpoint has rotated pairs beside
+/// each other.
+fn pairs(config: &ModelConfig) -> Option<[usize; 2]> {
+    let rotated = config.rope.rotated(config.head_dim);
+    config.architecture.interleaves_pairs().then_some([config.head_dim, rotated])
+}
+
+/// Puts the channels of queries and keys into the order that the position encoding rotates.
+fn put_pairs_in_halves(projections: Projections<'_>, head_dim: usize, rotated: usize) {
+    for (path, projection) in projections {
+        let turns = path.ends_with("q_proj") || path.ends_with("k_proj");
+        if let (true, Projection::Dense(linear)) = (turns, &*projection) {
+            *projection = Projection::Dense(linear.clone().in_halves(head_dim, rotated));
+        }
     }
 }
 

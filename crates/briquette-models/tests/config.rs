@@ -131,7 +131,6 @@ fn what_would_be_computed_wrongly_is_refused() {
         (json!({ "rope_parameters": { "full_attention": { "factor": 2.0 } } }), "rope_parameters"),
         (json!({ "partial_rotary_factor": 0.5 }), "partial_rotary_factor"),
         (json!({ "layer_types": ["chunked_attention", "full_attention"] }), "layer_types"),
-        (json!({ "quantization_config": { "bits": 4 } }), "quantization_config"),
     ];
     for (keys, named) in unsupported {
         assert_unsupported(read(keys), named);
@@ -160,6 +159,26 @@ fn what_would_be_computed_wrongly_is_refused() {
     for (keys, named) in invalid {
         assert_invalid(read(keys), named);
     }
+}
+
+#[test]
+fn a_method_of_quantization_is_named() {
+    for (keys, named) in [
+        (json!({ "quant_method": "awq", "bits": 4, "group_size": 128 }), "AWQ"),
+        (json!({ "quant_method": "gptq", "bits": 4, "desc_act": false }), "GPTQ"),
+        (json!({ "quant_method": "bitsandbytes", "load_in_4bit": true }), "bitsandbytes"),
+        (json!({ "load_in_8bit": true }), "bitsandbytes"),
+        (json!({ "quant_method": "fp8", "weight_block_size": [128, 128] }), "FP8"),
+        (json!({ "quant_method": "mxfp4" }), "MXFP4"),
+        (json!({ "quant_method": "compressed-tensors" }), "compressed-tensors"),
+        (json!({ "bits": 4 }), "a method without a name"),
+    ] {
+        let error = read(json!({ "quantization_config": keys })).unwrap_err();
+        assert!(matches!(&error, Error::QuantizedWeights { method } if method == named), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("--quantize") && text.contains("GGUF"), "{text}");
+    }
+    read(json!({ "quantization_config": null })).unwrap();
 }
 
 #[test]

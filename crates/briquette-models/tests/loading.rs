@@ -207,6 +207,7 @@ fn shards_lie_in_the_folder_of_their_index() {
         fs::write(inner.join("model.safetensors.index.json"), index.to_string()).unwrap();
         let error = load(&inner).unwrap_err();
         assert!(matches!(error, Error::ShardOutside { .. }), "{error}");
+        assert!(error.to_string().contains("move it there"), "{error}");
     }
 }
 
@@ -305,6 +306,10 @@ fn a_tensor_of_integers_is_named() {
     assert!(
         matches!(error, Err(Error::TensorType { tensor, .. }) if tensor == "model.norm.weight")
     );
+    let stored = Stored { dtype: Dtype::F8_E4M3, shape: vec![24], bytes: vec![1; 24] };
+    tiny.tensors.insert("model.norm.weight".into(), stored);
+    let error = load(tiny.folder().path());
+    assert!(matches!(error, Err(Error::TensorType { found, .. }) if found == "F8_E4M3"));
 }
 
 #[test]
@@ -345,7 +350,7 @@ fn an_index_must_agree_with_its_shards() {
     let hidden = dir.path().join("hidden");
     fs::rename(&shard, &hidden).unwrap();
     assert!(
-        matches!(load(dir.path()), Err(Error::MissingShard { shard: named }) if named == shard)
+        matches!(load(dir.path()), Err(Error::MissingShard { shard: named, missing: 1, shards: 2 }) if named == shard)
     );
     fs::rename(&hidden, &shard).unwrap();
 
@@ -359,6 +364,40 @@ fn an_index_must_agree_with_its_shards() {
 
     fs::write(&index, "{}").unwrap();
     assert!(matches!(load(dir.path()), Err(Error::Json { .. })));
+
+    fs::write(&index, &text).unwrap();
+    fs::copy(dir.path().join(first.as_str().unwrap()), &shard).unwrap();
+    let error = load(dir.path()).unwrap_err();
+    assert!(matches!(error, Error::NotInShard { .. }), "{error}");
+    let mut moved: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let held = moved["weight_map"].as_object().unwrap().clone();
+    for (tensor, place) in held {
+        if place != first {
+            moved["weight_map"].as_object_mut().unwrap().remove(&tensor);
+        }
+    }
+    moved["weight_map"]["model.embed_tokens.weight"] = json!(shard.file_name().unwrap().to_str());
+    fs::write(&index, moved.to_string()).unwrap();
+    match load(dir.path()) {
+        Err(Error::InTwoShards { first: one, second, .. }) => {
+            assert_eq!((one.file_name(), second), (Some(first.as_str().unwrap().as_ref()), shard));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_tensor_below_a_prefix_is_named() {
+    let mut tiny = Tiny::new();
+    tiny.tensors =
+        tiny.tensors.into_iter().map(|(name, it)| (format!("module.{name}"), it)).collect();
+    match load(tiny.folder().path()) {
+        Err(Error::PrefixedTensor { tensor, found }) => {
+            assert_eq!(tensor, "model.embed_tokens.weight");
+            assert_eq!(found, "module.model.embed_tokens.weight");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -19,7 +19,8 @@ const EMBEDDED: &str = "models/ember-7m";
 pub(crate) struct ModelArgs {
     /// Hugging Face folder or GGUF file [default: the embedded models/ember-7m]
     ///
-    /// A folder holds config.json, safetensors and tokenizer.json, or one GGUF file.
+    /// A folder holds config.json, safetensors or PyTorch files, and tokenizer.json, or one GGUF
+    /// file.
     #[arg(long, value_name = "DIR|FILE", env = "BRIQUETTE_MODEL")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]

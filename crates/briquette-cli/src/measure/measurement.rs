@@ -171,15 +171,21 @@ impl Measurement<'_> {
     }
 }
 
-/// Bytes of the files of weights of a model.
+/// Bytes of the files of weights of a model. PyTorch files are read where there are no others.
 fn weights_bytes(model: &Path) -> u64 {
-    let is_weights = |path: &Path| {
-        path.extension().is_some_and(|ending| ending == "safetensors" || ending == "gguf")
-    };
     let entries = fs::read_dir(model).into_iter().flatten().flatten().map(|entry| entry.path());
-    let files = entries.filter(|path| is_weights(path)).chain([model.to_owned()]);
-    let sizes = files.filter_map(|path| fs::metadata(path).ok()).filter(fs::Metadata::is_file);
-    sizes.map(|file| file.len()).sum()
+    let files: Vec<PathBuf> = entries.chain([model.to_owned()]).collect();
+    let bytes = |endings: &[&str]| {
+        let is_weights = |path: &&PathBuf| {
+            path.extension().is_some_and(|ending| endings.iter().any(|one| ending == *one))
+        };
+        let sizes = files.iter().filter(is_weights).filter_map(|path| fs::metadata(path).ok());
+        sizes.filter(fs::Metadata::is_file).map(|file| file.len()).sum()
+    };
+    match bytes(&["safetensors", "gguf"]) {
+        0 => bytes(&["bin"]),
+        bytes => bytes,
+    }
 }
 
 impl Report {

@@ -1,4 +1,4 @@
-//! Files of weights: Hugging Face folders and GGUF.
+//! Files of weights: Hugging Face folders of safetensors or PyTorch files, and GGUF.
 
 #![cfg_attr(
     not(test),
@@ -12,7 +12,13 @@
     )
 )]
 
+pub(crate) mod fill;
+mod folder;
 pub(crate) mod gguf;
 pub(crate) mod part;
+mod pickle_limit;
+mod pytorch;
+mod safetensors;
 pub(crate) mod source;
+mod tensors;
 pub(crate) mod weights;

@@ -18,8 +18,14 @@ pub fn parts_of(path: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// The files of weights of a Hugging Face folder: one, or the index of several.
-pub(crate) const WEIGHTS: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"];
+/// The files of weights of a Hugging Face folder, one or the index of several, in the order in
+/// which `transformers` looks for them.
+pub(crate) const WEIGHTS: [&str; 4] = [
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+];
 
 /// Folder or file of a model.
 pub(crate) enum Source {

@@ -1,28 +1,23 @@
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::File,
-    io::Read,
-    path::{Component, Path, PathBuf},
+    collections::BTreeMap,
+    path::{Path, PathBuf},
 };
 
 use briquette_ops::QuantizedMatrix;
 use burn::tensor::{DType, Device, TensorData};
-use burn_store::{ModuleStore, SafetensorsStore, bridge, burn_pack::Tensor};
-use safetensors::tensor::{Metadata, TensorInfo};
-use serde::Deserialize;
+use burn_store::{bridge, burn_pack::Tensor};
 
 use crate::{
     Error, Result,
     checkpoint::{
+        folder,
         gguf::{self, Gguf, StoredTensor},
-        source::{self, Source},
+        safetensors,
+        source::Source,
+        tensors::Tensors,
     },
-    json::{check_regular, parse, read_text},
     shown::shown,
 };
-
-/// The format's own limit, which keeps a damaged length from allocating the memory it claims.
-const MAX_HEADER: u64 = 100_000_000;
 
 /// The name of the head in a checkpoint.
 const HEAD: &str = "lm_head.weight";
@@ -38,7 +33,7 @@ pub(crate) struct Slot {
     pub(crate) shape: Vec<usize>,
 }
 
-/// The files of weights of a folder, each mapped once, and which of them holds each tensor.
+/// The files of weights of a folder, and which of them holds each tensor.
 pub(crate) struct Weights {
     files: Vec<(PathBuf, Tensors)>,
     /// Index into `files`.
@@ -47,19 +42,11 @@ pub(crate) struct Weights {
     quantized: BTreeMap<String, StoredTensor>,
 }
 
-/// Tensors by name, their bytes not read yet.
-type Tensors = BTreeMap<String, Tensor>;
-
-#[derive(Deserialize)]
-struct Index {
-    weight_map: BTreeMap<String, String>,
-}
-
 impl Weights {
     /// Reads the index, if there is one, and the header of every file.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         match Source::of(path)? {
-            Source::Folder(dir) => Self::open_folder(&dir),
+            Source::Folder(dir) => Ok(Self::of_files(folder::open(&dir)?)),
             Source::Gguf(path) => {
                 let mut stored = gguf::tensors(&Gguf::open(&path)?)?;
                 let deferred = stored
@@ -67,68 +54,21 @@ impl Weights {
                     .map(|(name, tensor)| (name.clone(), tensor.deferred(name.clone())));
                 let tensors = deferred.collect();
                 stored.retain(|_, tensor| tensor.is_quantized());
-                Ok(Self { quantized: stored, ..Self::of_one(path, tensors) })
+                Ok(Self { quantized: stored, ..Self::of_files(vec![(path, tensors)]) })
             }
         }
     }
 
     /// Reads a safetensors file that is in memory. `path` names it in errors.
     pub(crate) fn of_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self> {
-        check_header(path, bytes.as_slice(), bytes.len() as u64)?;
-        let tensors = tensors(path, SafetensorsStore::from_bytes(Some(bytes)))?;
-        Ok(Self::of_one(path.into(), tensors))
+        Ok(Self::of_files(vec![(path.into(), safetensors::of_bytes(path, bytes)?)]))
     }
 
-    fn of_one(path: PathBuf, tensors: Tensors) -> Self {
-        let place = tensors.keys().map(|name| (name.clone(), 0)).collect();
-        Self { files: vec![(path, tensors)], place, quantized: BTreeMap::new() }
-    }
-
-    fn open_folder(dir: &Path) -> Result<Self> {
-        let [single, index] = source::WEIGHTS.map(|name| dir.join(name));
-        if single.exists() {
-            let tensors = open(&single)?;
-            return Ok(Self::of_one(single, tensors));
-        }
-        if index.exists() {
-            return Self::open_shards(dir, &index);
-        }
-        Err(Error::NoWeights { dir: dir.into() })
-    }
-
-    fn open_shards(dir: &Path, index: &Path) -> Result<Self> {
-        let Index { weight_map } = parse(&read_text(index)?, &index.display().to_string())?;
-        let names: BTreeSet<&String> = weight_map.values().collect();
-        let inside = |name: &str| {
-            let mut parts = Path::new(name).components();
-            matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
-        };
-        if let Some(name) = names.iter().find(|name| !inside(name)) {
-            return Err(Error::ShardOutside { shard: shown(name) });
-        }
-        let mut files = Vec::with_capacity(names.len());
-        let mut place = BTreeMap::new();
-        for (number, name) in names.into_iter().enumerate() {
-            let shard = dir.join(name);
-            if !shard.exists() {
-                return Err(Error::MissingShard { shard });
-            }
-            let tensors = open(&shard)?;
-            for (tensor, _) in weight_map.iter().filter(|(_, holder)| *holder == name) {
-                if !tensors.contains_key(tensor) {
-                    return Err(Error::NotInShard { tensor: tensor.clone(), shard });
-                }
-                place.insert(tensor.clone(), number);
-            }
-            files.push((shard, tensors));
-        }
-        // A tensor the index forgot is in the folder all the same.
-        for (file, (_, tensors)) in files.iter().enumerate() {
-            for tensor in tensors.keys() {
-                place.entry(tensor.clone()).or_insert(file);
-            }
-        }
-        Ok(Self { files, place, quantized: BTreeMap::new() })
+    fn of_files(files: Vec<(PathBuf, Tensors)>) -> Self {
+        let tensors = files.iter().enumerate().flat_map(|(number, (_, tensors))| {
+            tensors.keys().map(move |name| (name.clone(), number))
+        });
+        Self { place: tensors.collect(), files, quantized: BTreeMap::new() }
     }
 
     /// Tensors in all files.
@@ -229,6 +169,12 @@ impl Weights {
     pub(crate) fn check(&self, expected: &Expected, tied: bool) -> Result<()> {
         let mut missing = expected.iter().filter(|(name, _)| self.tensor(name).is_none());
         if let Some((tensor, Slot { shape, .. })) = missing.next() {
+            let stored = |name: &&String| {
+                name.strip_suffix(tensor.as_str()).is_some_and(|rest| rest.ends_with('.'))
+            };
+            if let Some(found) = self.place.keys().find(stored) {
+                return Err(Error::PrefixedTensor { tensor: tensor.clone(), found: shown(found) });
+            }
             return Err(Error::MissingTensor {
                 tensor: tensor.clone(),
                 shape: shape.clone(),
@@ -290,57 +236,4 @@ impl Weights {
         };
         expected.iter().filter_map(named).collect()
     }
-}
-
-fn open(path: &Path) -> Result<Tensors> {
-    let io = |source| Error::Read { path: path.into(), source };
-    check_regular(path)?;
-    let file = File::open(path).map_err(io)?;
-    let bytes = file.metadata().map_err(io)?.len();
-    check_header(path, file, bytes)?;
-    tensors(path, SafetensorsStore::from_file(path))
-}
-
-fn tensors(path: &Path, mut store: SafetensorsStore) -> Result<Tensors> {
-    store.get_all_tensors().cloned().map_err(|error| container(path, error))
-}
-
-/// Checks the header of a safetensors file of `found` bytes: 8 bytes of length, then JSON. Reading
-/// it alone tells which tensor a truncated file lacks, where opening the container only tells that
-/// the length is wrong.
-fn check_header(path: &Path, mut file: impl Read, found: u64) -> Result<()> {
-    let io = |source| Error::Read { path: path.into(), source };
-    let Some(room) = found.checked_sub(8) else {
-        return Err(container(path, format!("it has {found} bytes, fewer than a header")));
-    };
-    let mut length = [0; 8];
-    file.read_exact(&mut length).map_err(io)?;
-    let length = u64::from_le_bytes(length);
-    if length > MAX_HEADER || length > room {
-        return Err(container(
-            path,
-            format!("its header claims {length} bytes, the file has {found}"),
-        ));
-    }
-    let mut header = Vec::new();
-    file.take(length).read_to_end(&mut header).map_err(io)?;
-    let metadata: Metadata =
-        serde_json::from_slice(&header).map_err(|error| container(path, error))?;
-    let tensors = metadata.tensors();
-    let end =
-        |info: &TensorInfo| length.saturating_add(8).saturating_add(info.data_offsets.1 as u64);
-    let cut = tensors
-        .into_iter()
-        .filter(|(_, info)| end(info) > found)
-        .min_by_key(|(_, info)| info.data_offsets.0);
-    match cut {
-        Some((tensor, info)) => {
-            Err(Error::Truncated { path: path.into(), tensor, needed: end(info), found })
-        }
-        None => Ok(()),
-    }
-}
-
-fn container(path: &Path, message: impl ToString) -> Error {
-    Error::Container { path: path.into(), message: message.to_string() }
 }

@@ -8,6 +8,7 @@ pub(crate) mod given;
 pub(crate) mod keys;
 pub(crate) mod model_config;
 pub(crate) mod partial_rotary;
+pub(crate) mod quantization;
 pub(crate) mod rope;
 pub(crate) mod rope_keys;
 pub(crate) mod rope_scaling;

@@ -24,6 +24,7 @@ use crate::{
     config::{
         activation,
         keys::{Family, GenerationKeys, Keys, TokenIds, token},
+        quantization,
         rope::RopeConfig,
         rope_keys::RopeKeys,
     },
@@ -163,8 +164,9 @@ impl ModelConfig {
     ///
     /// # Errors
     /// [`Error::Json`] if the text is not JSON or lacks a key, [`Error::ModelType`] for an
-    /// architecture that is not known, [`Error::UnsupportedSetting`] and [`Error::InvalidSetting`]
-    /// for values this implementation would compute wrongly.
+    /// architecture that is not known, [`Error::QuantizedWeights`] for weights that another program
+    /// has quantized, [`Error::UnsupportedSetting`] and [`Error::InvalidSetting`] for values this
+    /// implementation would compute wrongly.
     pub fn from_json(text: &str) -> Result<Self> {
         Self::parse(text, "config.json")
     }
@@ -216,9 +218,7 @@ impl ModelConfig {
         defaults: Defaults,
     ) -> Result<Self> {
         let file = &keys.shared;
-        if let Some(quantization) = &file.quantization_config {
-            return Err(unsupported("quantization_config", quantization, "plain weights"));
-        }
+        quantization::check(file.quantization_config.as_ref())?;
         let vocab_size = file.vocab_size.unwrap_or(defaults.vocabulary);
         let hidden_size = file.hidden_size.unwrap_or(defaults.hidden);
         let layers = file.num_hidden_layers.unwrap_or(defaults.layers);

@@ -27,7 +27,7 @@ use crate::{
 #[derive(Module, Debug)]
 pub(crate) struct Decoder {
     pub(crate) embed_tokens: Embedding,
-    layers: Vec<Layer>,
+    pub(crate) layers: Vec<Layer>,
     norm: Norm,
     /// Factor of the embeddings, if there is one.
     embedding_scale: Option<f64>,
@@ -122,7 +122,7 @@ impl Norm {
 // One a layer: what the smaller variant wastes is nothing beside the weights.
 #[allow(clippy::large_enum_variant)]
 #[derive(Module, Debug)]
-enum Layer {
+pub(crate) enum Layer {
     Blocks(BlockLayer),
     Falcon(FalconLayer),
 }
@@ -135,7 +135,7 @@ impl Layer {
         }
     }
 
-    fn projections(&mut self) -> Projections<'_> {
+    pub(crate) fn projections(&mut self) -> Projections<'_> {
         match self {
             Self::Blocks(inner) => inner.projections(),
             Self::Falcon(inner) => inner.projections(),
@@ -156,7 +156,7 @@ impl Layer {
         }
     }
 
-    fn merge_projections(self) -> Self {
+    pub(crate) fn merge_projections(self) -> Self {
         match self {
             Self::Blocks(inner) => Self::Blocks(inner.merge_projections()),
             other => other,

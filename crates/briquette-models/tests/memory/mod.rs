@@ -1,6 +1,8 @@
 //! The memory of a test.
 
-use std::{cell::Cell, env, fs, process::Command};
+#![allow(dead_code)] // each test file uses its part
+
+use std::{cell::Cell, env, ffi::OsStr, fs, process::Command};
 
 use proptest::{
     prelude::*,
@@ -24,7 +26,7 @@ pub(crate) fn bounded<S: Strategy>(
     let ran = TestRunner::new_with_rng(config, rng).run(&inputs, |input| {
         let count = if run(input) { &taken } else { &refused };
         count.set(count.get() + 1);
-        if let Some(found) = most_held() {
+        if let Some(found) = most_held().map(|kib| kib >> 10) {
             prop_assert!(found < most, "{found} MiB");
         }
         Ok(())
@@ -43,19 +45,26 @@ fn alone(test: &str) -> bool {
     if env::var_os(CHILD).is_some() {
         return true;
     }
+    print!("{}", run_alone(test, CHILD, "1".as_ref()));
+    false
+}
+
+/// Runs the one test of this name in a process of its own, which sees this variable, and returns
+/// what it said.
+pub(crate) fn run_alone(test: &str, variable: &str, value: &OsStr) -> String {
     let ran = Command::new(env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
-        .env(CHILD, "1")
+        .env(variable, value)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ran.stderr) + String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success(), "{said}");
-    false
+    said.into_owned()
 }
 
-/// The most memory that this process has held, in MiB, where the system says it.
-fn most_held() -> Option<usize> {
+/// The most memory that this process has held, in KiB, where the system says it.
+pub(crate) fn most_held() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|kib| kib >> 10)
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+pub(crate) mod torch;
+
 use std::{collections::BTreeMap, fs, path::Path};
 
 use briquette_models::Model;
@@ -101,16 +103,27 @@ impl Tiny {
 
     /// Writes `config.json` and two shards, tensors dealt out in turn, with their index.
     pub(crate) fn sharded_folder(&self) -> TempDir {
+        self.shards(2, "model", "safetensors")
+    }
+
+    /// The same of so many shards, which are safetensors (`model`) or PyTorch files
+    /// (`pytorch_model`, `bin`).
+    pub(crate) fn shards(&self, count: usize, stem: &str, ending: &str) -> TempDir {
         let dir = self.configured();
         let mut weight_map = serde_json::Map::new();
-        for part in 0..2 {
-            let shard = format!("model-{:05}-of-00002.safetensors", part + 1);
-            let held = || self.tensors.iter().skip(part).step_by(2);
-            write(&dir.path().join(&shard), held());
+        for part in 0..count {
+            let shard = format!("{stem}-{:05}-of-{count:05}.{ending}", part + 1);
+            let held = || self.tensors.iter().skip(part).step_by(count);
+            let path = dir.path().join(&shard);
+            match ending {
+                "bin" => fs::write(path, torch::file(held())).unwrap(),
+                _ => write(&path, held()),
+            }
             weight_map.extend(held().map(|(name, _)| (name.clone(), json!(shard))));
         }
         let index = json!({ "metadata": {}, "weight_map": weight_map });
-        fs::write(dir.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+        let path = dir.path().join(format!("{stem}.{ending}.index.json"));
+        fs::write(path, index.to_string()).unwrap();
         dir
     }
 
@@ -119,7 +132,8 @@ impl Tiny {
         Model::load(self.folder().path(), &device(), DType::F32).unwrap()
     }
 
-    fn configured(&self) -> TempDir {
+    /// Writes `config.json` alone.
+    pub(crate) fn configured(&self) -> TempDir {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("config.json"), self.config.to_string()).unwrap();
         dir
