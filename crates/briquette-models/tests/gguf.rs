@@ -334,9 +334,12 @@ fn what_a_header_claims_is_checked() {
     damaged(&with(behind, &9_u32.to_le_bytes()), "9 dimensions");
     damaged(&with(behind + 4, &huge), "dimensions");
     damaged(&with(behind + 24, &huge), "");
-    match open(&with(behind + 20, &16_u32.to_le_bytes())) {
-        Err(Error::BlockType { tensor, found }) => assert_eq!((tensor.as_str(), found), (name, 16)),
-        other => panic!("{other:?}"),
+    for (kind, shown) in [(16_u32, "type 16 (IQ2_XXS)"), (77, "type 77")] {
+        let error = open(&with(behind + 20, &kind.to_le_bytes())).unwrap_err();
+        assert!(matches!(error, Error::BlockType { .. }), "{error}");
+        let message = error.to_string();
+        let parts = [name, shown, "llama-quantize"];
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
     let twice = find(&bytes, "blk.1.attn_q.weight");
     damaged(&with(twice, name.as_bytes()), "twice");

@@ -13,7 +13,8 @@ impl Encoding {
             Self::Q4_1 => Some(WeightFormat::Q4_1),
             Self::Q4K => Some(WeightFormat::Q4K),
             Self::F32 | Self::F16 | Self::Bf16 => None,
-            Self::Q5_0 | Self::Q5_1 | Self::Q5K | Self::Q6K => None,
+            Self::Q5_0 | Self::Q5_1 | Self::Q2K | Self::Q3K | Self::Q5K | Self::Q6K => None,
+            Self::Iq4Nl | Self::Mxfp4 => None,
         }
     }
 }
