@@ -23,6 +23,18 @@ fn fixture(name: &str) -> PathBuf {
     fixtures().join("gguf").join(name)
 }
 
+fn json(path: PathBuf) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
 #[test]
 fn a_file_is_the_model_it_was_made_of() {
     // Those are held to transformers in `architectures.rs`.
@@ -440,10 +452,53 @@ fn texts_are_cut_as_the_pre_tokenizer_says() {
     assert_eq!(ids("qwen2").unwrap(), [1, 2, 3, 3, 1, 2]);
     // Three digits at most, behind the token that begins a text.
     assert_eq!(ids("llama-bpe").unwrap(), [0, 5, 3, 4]);
-    for (pre, model, part) in [("new-kind", "gpt2", "new-kind"), ("gpt-2", "llama", "`llama`")] {
+    for (pre, model, part) in [("new-kind", "gpt2", "new-kind"), ("gpt-2", "t5", "`t5`")] {
         let refused = Tokenizer::load(vocabulary(pre, model).path());
         assert_refused(refused, &[part, "tokenizer.json"]);
     }
+}
+
+/// As llama.cpp makes them, `tests/goldens/gguf_llama_cpp.py`: with a space in front and without,
+/// and with special tokens that take the spaces behind them.
+#[test]
+fn tokens_of_sentencepiece_are_those_of_llama_cpp() {
+    let golden = json(fixture("sentencepiece.json"));
+    let texts: Vec<&str> = golden["texts"].as_array().unwrap().iter().map(text).collect();
+    assert!(texts.len() > 60);
+    for (name, tokens) in golden["tokens"].as_object().unwrap() {
+        let tokenizer = Tokenizer::load(fixture(&format!("{name}.gguf"))).unwrap();
+        for (text, expected) in texts.iter().zip(tokens.as_array().unwrap()) {
+            let found = tokenizer.encode(text, true).unwrap();
+            assert_eq!(found, ids(expected), "{name}: {text:?}");
+        }
+        // Also one token at a time.
+        let written = "Größe:  東京\n🙂";
+        let tokens = tokenizer.encode(written, true).unwrap();
+        let mut stream = tokenizer.stream();
+        let mut parts: Vec<String> = tokens.iter().map(|id| stream.push(*id).unwrap()).collect();
+        parts.push(stream.finish().unwrap());
+        assert_eq!(parts.concat(), written, "{name}");
+        assert_eq!(tokenizer.decode(&tokens).unwrap(), written, "{name}");
+    }
+}
+
+#[test]
+fn a_vocabulary_of_sentencepiece_is_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    let load = |file: RawGguf| {
+        file.write(&path);
+        Tokenizer::load(&path)
+    };
+    let whole = RawGguf::read(fixture("sentencepiece.gguf"));
+    // Without scores every pair is as good as another, and without types no token is special.
+    load(whole.clone().without("tokenizer.ggml.scores")).unwrap();
+    let plain = load(whole.clone().without("tokenizer.ggml.token_type")).unwrap();
+    assert!(plain.encode("<|turn|>", false).unwrap().len() > 3);
+    let few = load(whole.clone().floats("tokenizer.ggml.scores", &[0.0; 3])).unwrap_err();
+    assert!(few.to_string().contains("384 tokens are named, and 3 have a score"), "{few}");
+    let text = load(whole.text("tokenizer.ggml.scores", "high")).unwrap_err();
+    assert!(text.to_string().contains("must be a list of floats"), "{text}");
 }
 
 /// A model of 96 tokens whose first have these names and types; it ends texts with token 1.
@@ -502,11 +557,7 @@ fn smollm2() -> Option<PathBuf> {
 #[test]
 fn a_real_model_is_what_transformers_reads() {
     let Some(path) = smollm2() else { return };
-    let golden: Value =
-        serde_json::from_str(&fs::read_to_string(fixture("smollm2.json")).unwrap()).unwrap();
-    let ids = |value: &Value| -> Vec<u32> {
-        value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
-    };
+    let golden = json(fixture("smollm2.json"));
     let tokenizer = Tokenizer::load(&path).unwrap();
     let texts = golden["texts"].as_array().unwrap();
     assert_eq!(texts.len(), 5);

@@ -104,6 +104,12 @@ impl RawGguf {
         self.with(key, 6, &value.to_le_bytes())
     }
 
+    pub(crate) fn floats(self, key: &str, values: &[f32]) -> Self {
+        let head = [6_u32.to_le_bytes().as_slice(), &(values.len() as u64).to_le_bytes()].concat();
+        let values = values.iter().flat_map(|value| value.to_le_bytes());
+        self.with(key, 9, &head.into_iter().chain(values).collect::<Vec<u8>>())
+    }
+
     pub(crate) fn number(self, key: &str, value: u16) -> Self {
         self.with(key, 2, &value.to_le_bytes())
     }

@@ -1,6 +1,10 @@
 use serde_json::{Value as Json, json};
 
-use super::{file::Gguf, value::Value, vocabulary::end_tokens};
+use super::{
+    file::Gguf,
+    special_tokens::{end_tokens, special_id},
+    value::Value,
+};
 use crate::{
     Error, Result,
     setting::{invalid, unsupported},
@@ -23,8 +27,6 @@ pub(crate) fn config_json(
     let number = |name: &str| file.optional(&key(name), "a number", Value::unsigned);
     let needed = |name: &str| file.required(&key(name), "a number", Value::unsigned);
     let float = |name: &str| file.optional(&key(name), "a finite float", Value::float);
-    let token =
-        |name: &str| file.optional(&format!("tokenizer.ggml.{name}"), "a number", Value::unsigned);
     let tensor = |name: &str| file.tensors.get(name);
 
     if let Some(experts) = number("expert_count")?.filter(|experts| *experts > 0) {
@@ -83,9 +85,9 @@ pub(crate) fn config_json(
         "tie_word_embeddings": tensor("output.weight").is_none(),
         "attention_bias": tensor("blk.0.attn_q.bias").is_some(),
         "mlp_bias": false,
-        "bos_token_id": token("bos_token_id")?,
+        "bos_token_id": special_id(file, "bos")?,
         "eos_token_id": end_tokens(file)?,
-        "pad_token_id": token("padding_token_id")?,
+        "pad_token_id": special_id(file, "padding")?,
     });
     if let Some(factor) = float("rope.scaling.attn_factor")?.filter(|factor| *factor != 1.0) {
         return Err(unsupported("rope.scaling.attn_factor", factor, "1"));
