@@ -14,7 +14,9 @@ use briquette_models::{
     generate,
 };
 use burn::tensor::DType;
-use common::{assert_close, assert_refused, cache, device, ember, fixtures, host, logits, options};
+use common::{
+    assert_close, assert_refused, cache, device, ember, fixtures, host, logits, options, with_keys,
+};
 use raw_gguf::RawGguf;
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -290,8 +292,8 @@ fn open(bytes: &[u8]) -> Result<ModelConfig, Error> {
     let path = dir.path().join("model.gguf");
     fs::write(&path, bytes).unwrap();
     let config = ModelConfig::from_folder(&path);
-    // Neither of these may panic.
-    let _ = (Tokenizer::load(&path), ChatTemplate::load(&path));
+    // None of these may panic.
+    let _ = (Tokenizer::load(&path), ChatTemplate::load(&path), Model::stored_dtype(&path));
     config
 }
 
@@ -385,6 +387,24 @@ fn a_damaged_byte_does_not_panic() {
     assert!(refused > header / 4, "{refused} of {header}");
 }
 
+/// Tokenizers with scores, experts, and the keys of families.
+#[test]
+fn a_damaged_byte_of_a_family_does_not_panic() {
+    for (name, header, step) in [
+        ("sentencepiece.gguf", 8000, 13),
+        ("tiny-mixtral.gguf", 10_000, 101),
+        ("tiny-phi3.gguf", 10_000, 101),
+        ("tiny-gemma3.gguf", 14_000, 101),
+    ] {
+        let whole = fs::read(fixture(name)).unwrap();
+        for at in (0..700).step_by(step / 6).chain((700..header).step_by(step)) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            let _ = open(&bytes);
+        }
+    }
+}
+
 #[test]
 fn missing_and_unknown_things_are_named() {
     let load = |bytes: &[u8]| {
@@ -403,7 +423,10 @@ fn missing_and_unknown_things_are_named() {
     let family = find(&qwen2(), "general.architecture") + 20 + 4 + 8;
     match load(&with(family, b"gpt-2")) {
         Some(Error::ModelType { found, known }) => {
-            assert_eq!((found.as_str(), known.as_str()), ("gpt-2", "llama, qwen2, qwen3"));
+            assert_eq!(
+                (found.as_str(), known.as_str()),
+                ("gpt-2", "llama, qwen2, qwen3, qwen3moe, phi3, gemma2, gemma3")
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -541,6 +564,134 @@ fn answers_end_at_the_tokens_that_end_turns() {
     assert_eq!(ends(&[("<|end|>", control), ("</s>", control)]), [1, 0]);
     let harmony = [("<|end|>", 3), ("<|endoftext|>", 3), ("<|return|>", 3), ("<|call|>", 3)];
     assert_eq!(ends(&harmony), [1, 2, 3]);
+}
+
+/// The answers of llama.cpp on random models, `tests/goldens/gguf_llama_cpp.py`.
+fn assert_answers_as_llama_cpp(name: &str, model: &Model, tokenizer: &Tokenizer) {
+    let golden = &json(fixture("families.json"))[name];
+    let tokens = tokenizer.encode(text(&golden["prompt"]), true).unwrap();
+    assert_eq!(tokens, ids(&golden["tokens"]), "{name}");
+    let last = logits(model, &tokens).split_off((tokens.len() - 1) * model.config().vocab_size);
+    let some: Vec<f32> = last.into_iter().step_by(16).collect();
+    let expected = golden["logits"].as_array().unwrap().iter();
+    let expected: Vec<f32> = expected.map(|logit| logit.as_f64().unwrap() as f32).collect();
+    // Where weights are F16 llama.cpp rounds what they are multiplied with.
+    let tolerance = if name == "gemma3" { 1e-2 } else { 1e-4 };
+    assert_close(name, &some, &expected, tolerance);
+    let greedy = ids(&golden["greedy"]);
+    let mut cache = cache(model);
+    let (found, _) = generate(model, &tokens, &mut cache, &options(greedy.len()), |_| {}).unwrap();
+    assert_eq!(found.tokens, greedy, "{name}");
+    let whole = [tokens, greedy].concat();
+    let expected = format!("{}{}", text(&golden["prompt"]), text(&golden["text"]));
+    assert_eq!(tokenizer.decode(&whole).unwrap(), expected, "{name}");
+}
+
+#[test]
+fn families_answer_as_in_llama_cpp() {
+    for name in ["mixtral", "qwen3moe", "phi3", "gemma3"] {
+        let path = fixture(&format!("tiny-{name}.gguf"));
+        let model = Model::load(&path, &device(), DType::F32).unwrap();
+        assert_answers_as_llama_cpp(name, &model, &Tokenizer::load(&path).unwrap());
+    }
+    let path = fixture("tiny-phi3.gguf");
+    let config = ModelConfig::from_folder(&path).unwrap().with_context(512).unwrap();
+    let model = Model::load_as(config, &path, &device(), DType::F32).unwrap();
+    assert_answers_as_llama_cpp("phi3-long", &model, &Tokenizer::load(&path).unwrap());
+}
+
+#[test]
+#[ignore = "attention whose scores are capped is refused"]
+fn gemma_2_answers_as_in_llama_cpp() {
+    let path = fixture("tiny-gemma2.gguf");
+    let model = Model::load(&path, &device(), DType::F32).unwrap();
+    assert_answers_as_llama_cpp("gemma2", &model, &Tokenizer::load(&path).unwrap());
+}
+
+/// What llama.cpp takes where a file does not say it, and what the keys of a family mean.
+#[test]
+fn metadata_of_a_family_is_its_configuration() {
+    let shared = r#""vocab_size": 384, "hidden_size": 32, "intermediate_size": 16, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "max_position_embeddings": 256, "rms_norm_eps": 9.999999747378752e-06,
+        "bos_token_id": 1, "eos_token_id": [2, 373, 374]"#;
+    for (name, own) in [
+        (
+            "mixtral",
+            r#""model_type": "mixtral", "num_hidden_layers": 2, "rope_theta": 10000, "num_local_experts": 3,
+                "num_experts_per_tok": 2, "sliding_window": null"#,
+        ),
+        (
+            "qwen3moe",
+            r#""model_type": "qwen3_moe", "num_hidden_layers": 2, "head_dim": 8, "rope_theta": 1000000,
+                "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": true"#,
+        ),
+        // Refused alike as long as scores have no cap.
+        (
+            "gemma2",
+            r#""model_type": "gemma2", "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 16,
+                "query_pre_attn_scalar": 16, "sliding_window": 128, "attn_logit_softcapping": 50,
+                "final_logit_softcapping": 30"#,
+        ),
+        (
+            "gemma3",
+            r#""model_type": "gemma3_text", "num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 16,
+                "sliding_window": 128, "rope_theta": 1000000, "rope_local_base_freq": 10000,
+                "rope_scaling": { "rope_type": "linear", "factor": 2 }"#,
+        ),
+    ] {
+        // What stands behind goes before what stands in front.
+        let all: Vec<Value> =
+            [shared, own].map(|keys| serde_json::from_str(&format!("{{{keys}}}")).unwrap()).into();
+        let expected = with_keys(all[0].clone(), &all[1]).to_string();
+        let expected = ModelConfig::from_json(&expected).map_err(|error| error.to_string());
+        let found = ModelConfig::from_folder(fixture(&format!("tiny-{name}.gguf")));
+        assert_eq!(found.map_err(|error| error.to_string()), expected, "{name}");
+    }
+    let phi3 = ModelConfig::from_folder(fixture("tiny-phi3.gguf")).unwrap();
+    assert_eq!((phi3.max_position_embeddings, phi3.rope.partial_rotary_factor), (256, 0.75));
+    let RopeScaling::LongRope { attention_factor, long_factor, .. } = phi3.rope.scaling else {
+        panic!("{:?}", phi3.rope);
+    };
+    assert!((attention_factor - 1.25_f64.sqrt()).abs() < 1e-6, "{attention_factor}");
+    assert_eq!(long_factor[5], 6.0);
+}
+
+#[test]
+fn keys_of_a_family_are_read_and_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    let config = |file: RawGguf| {
+        file.write(&path);
+        ModelConfig::from_folder(&path)
+    };
+    let refused = |file: RawGguf, part: &str| {
+        let error = config(file).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    let [gemma, mixtral, phi] = ["gemma3", "mixtral", "phi3"]
+        .map(|name| RawGguf::read(fixture(&format!("tiny-{name}.gguf"))));
+    let local = |file: RawGguf| config(file).unwrap().local_layers.into_iter().collect::<Vec<_>>();
+    assert_eq!(local(gemma.clone()), [0, 1, 2, 3, 4, 6]);
+    let pattern = "gemma3.attention.sliding_window_pattern";
+    assert_eq!(local(gemma.clone().number(pattern, 3)), [0, 1, 3, 4, 6]);
+    assert_eq!(local(gemma.clone().number(pattern, 0)), [0, 1, 2, 3, 4, 5, 6]);
+    let base = config(gemma.clone().float("gemma3.rope.freq_base_swa", 5e3)).unwrap().local_rope;
+    assert_eq!(base.unwrap().theta, 5e3);
+    let window = "gemma3.attention.sliding_window";
+    for whole in [gemma.clone().number(window, 0), gemma.clone().without(window)] {
+        let whole = config(whole).unwrap();
+        assert_eq!((whole.sliding_window, whole.local_layers.len()), (None, 0));
+    }
+    assert_eq!(config(gemma.clone().without("gemma3.rope.freq_base")).unwrap().rope.theta, 1e4);
+    refused(gemma.number("gemma3.expert_count", 2), "expert_count = 2");
+    refused(mixtral.clone().without("llama.expert_used_count"), "expert_used_count is not there");
+    refused(mixtral.clone().number("llama.expert_count", 5000), "must be at most 4096");
+    refused(phi.clone().number("phi3.rope.dimension_count", 32), "partial_rotary_factor");
+    refused(phi.text("phi3.rope.scaling.type", "yarn"), "rope.scaling.type = yarn");
+    // Three matrices are no two.
+    mixtral.number("llama.expert_count", 2).write(&path);
+    let error = Model::load(&path, &device(), DType::F32).unwrap_err().to_string();
+    assert!(error.contains("_exps.weight") && error.contains("2 matrices"), "{error}");
 }
 
 /// The real model, or a line that says that a test is skipped.

@@ -1,5 +1,5 @@
 use burn::tensor::DType;
-use half::f16;
+use half::{bf16, f16};
 
 /// Storage of a tensor's numbers: as they are, or in blocks of quantized ones. The layouts are
 /// those of [ggml](https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), whose names
@@ -115,7 +115,8 @@ impl Encoding {
         }
     }
 
-    fn numbers(self, bytes: &[u8]) -> Vec<f32> {
+    /// The numbers in f32.
+    pub(super) fn numbers(self, bytes: &[u8]) -> Vec<f32> {
         let (numbers, size) = self.block();
         let mut out = Vec::with_capacity(bytes.len() / size * numbers);
         for block in bytes.chunks_exact(size) {
@@ -161,8 +162,11 @@ impl Encoding {
                     let scale = half_power(block[0]);
                     halves(block, 1, |q, _| scale * f32::from(MXFP4[usize::from(q)]), &mut out);
                 }
-                // They have no blocks.
-                Self::F32 | Self::F16 | Self::Bf16 => {}
+                Self::F32 => {
+                    out.push(f32::from_le_bytes([block[0], block[1], block[2], block[3]]));
+                }
+                Self::F16 => out.push(number(block, 0)),
+                Self::Bf16 => out.push(bf16::from_le_bytes([block[0], block[1]]).to_f32()),
             }
         }
         out

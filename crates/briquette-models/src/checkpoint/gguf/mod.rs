@@ -13,6 +13,7 @@
 mod blocks;
 mod byte_pairs;
 mod config;
+mod families;
 mod file;
 mod header;
 #[allow(
@@ -21,6 +22,7 @@ mod header;
     reason = "places in a block are constants"
 )]
 mod quantized;
+mod rope;
 mod sentencepiece;
 mod special_tokens;
 mod tensors;
