@@ -124,7 +124,7 @@ def tiny(name, family):
 # Of the matrices of a small file, by the ends of their names; those whose rows are no whole blocks stay as they are.
 QUANTIZED = {
     "token_embd.weight": "Q8_0", "output.weight": "Q4_1", "attn_q.weight": "Q8_0", "attn_k.weight": "Q8_0",
-    "attn_v.weight": "Q4_1", "attn_output.weight": "Q4_0", "ffn_gate.weight": "Q4_0", "ffn_up.weight": "Q4_0",
+    "attn_v.weight": "Q5_0", "attn_output.weight": "Q4_0", "ffn_gate.weight": "Q4_0", "ffn_up.weight": "MXFP4",
 }
 
 

@@ -121,26 +121,18 @@ impl Encoding {
         let mut out = Vec::with_capacity(bytes.len() / size * numbers);
         for block in bytes.chunks_exact(size) {
             match self {
-                Self::Q4_0 => {
-                    halves(block, 2, |q, _| number(block, 0) * (f32::from(q) - 8.0), &mut out)
+                Self::Q4_0 | Self::Q5_0 | Self::Q8_0 | Self::Iq4Nl | Self::Mxfp4 => {
+                    let (scale, levels) = self.levels(block);
+                    out.extend(levels.map(|level| scale * f32::from(level)));
                 }
                 Self::Q4_1 => {
                     let (scale, least) = (number(block, 0), number(block, 2));
                     halves(block, 4, |q, _| scale * f32::from(q) + least, &mut out);
                 }
-                Self::Q5_0 => {
-                    let fifth = fifth_bits(block, 2);
-                    let scale = number(block, 0);
-                    halves(block, 6, |q, i| scale * (f32::from(q | fifth(i)) - 16.0), &mut out);
-                }
                 Self::Q5_1 => {
                     let fifth = fifth_bits(block, 4);
                     let (scale, least) = (number(block, 0), number(block, 2));
                     halves(block, 8, |q, i| scale * f32::from(q | fifth(i)) + least, &mut out);
-                }
-                Self::Q8_0 => {
-                    let scale = number(block, 0);
-                    out.extend(block[2..].iter().map(|&q| scale * f32::from(q.cast_signed())));
                 }
                 Self::Q2K => two_bits(block, &mut out),
                 Self::Q3K => three_bits(block, &mut out),
@@ -154,14 +146,6 @@ impl Encoding {
                     super_block(head, quants, |part, i| (high[i] >> part & 1) << 4, &mut out);
                 }
                 Self::Q6K => six_bits(block, &mut out),
-                Self::Iq4Nl => {
-                    let scale = number(block, 0);
-                    halves(block, 2, |q, _| scale * f32::from(IQ4_NL[usize::from(q)]), &mut out);
-                }
-                Self::Mxfp4 => {
-                    let scale = half_power(block[0]);
-                    halves(block, 1, |q, _| scale * f32::from(MXFP4[usize::from(q)]), &mut out);
-                }
                 Self::F32 => {
                     out.push(f32::from_le_bytes([block[0], block[1], block[2], block[3]]));
                 }
@@ -170,6 +154,30 @@ impl Encoding {
             }
         }
         out
+    }
+}
+
+impl Encoding {
+    /// The scale of a block of 32, and its levels, where a number is their product.
+    pub(super) fn levels(self, block: &[u8]) -> (f32, [i8; 32]) {
+        let four = |at: usize, i: usize| match i {
+            0..16 => block[at + i] & 15,
+            _ => block[at + i - 16] >> 4,
+        };
+        let of = |level: &dyn Fn(usize) -> i8| std::array::from_fn(level);
+        let levels = match self {
+            Self::Q4_0 => of(&|i| four(2, i).cast_signed() - 8),
+            Self::Q5_0 => {
+                let fifth = fifth_bits(block, 2);
+                of(&|i| (four(6, i) | fifth(i)).cast_signed() - 16)
+            }
+            Self::Iq4Nl => of(&|i| IQ4_NL[usize::from(four(2, i))]),
+            Self::Mxfp4 => {
+                return (half_power(block[0]), of(&|i| MXFP4[usize::from(four(1, i))]));
+            }
+            _ => of(&|i| block[2 + i].cast_signed()),
+        };
+        (number(block, 0), levels)
     }
 }
 

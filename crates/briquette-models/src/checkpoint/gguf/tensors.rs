@@ -116,12 +116,12 @@ impl StoredTensor {
         Tensor::deferred(name, dtype, shape, None, length, provider)
     }
 
-    /// Whether it is a matrix that can stay as it is stored.
+    /// Whether it is a matrix that can stay quantized.
     pub(crate) fn is_quantized(&self) -> bool {
         self.place.shape.len() == 2 && self.place.encoding.format().is_some()
     }
 
-    /// Reads the matrix as it is stored; `None` if it cannot stay so.
+    /// Reads the matrix with its levels; `None` if it cannot stay quantized.
     ///
     /// # Errors
     /// [`Error::Read`], and [`Error::LoadTensor`] for what makes no matrix.
@@ -131,7 +131,7 @@ impl StoredTensor {
             return Ok(None);
         };
         let bytes = self.read().map_err(|source| Error::Read { path: path.clone(), source })?;
-        let parts = quantized::parts(format, *encoding, &bytes);
+        let Some(parts) = quantized::parts(format, *encoding, &bytes) else { return Ok(None) };
         match QuantizedMatrix::new(format, [outputs, inputs], parts, device) {
             Ok(matrix) => Ok(Some(matrix)),
             Err(error) => {
