@@ -13,7 +13,7 @@ use briquette_models::{
     ChatMessage, ChatTemplate, Error, Model, ModelConfig, RopeScaling, Tokenizer, WeightBits,
     generate,
 };
-use burn::tensor::DType;
+use burn::tensor::{DType, f16};
 use common::{
     assert_close, assert_refused, cache, device, ember, fixtures, host, logits, options, with_keys,
 };
@@ -92,6 +92,46 @@ fn weights_stay_in_their_blocks() {
             assert_close(name, &host(found), &host(expected), 1e-7);
         }
     }
+}
+
+/// Experts lie in one tensor, and each is a matrix by itself.
+#[test]
+fn weights_of_experts_stay_in_their_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut stored = RawGguf::read(fixture("tiny-mixtral.gguf"));
+    let mut expanded = stored.clone();
+    let mut count = 0;
+    for (stored, expanded) in stored.tensors.iter_mut().zip(&mut expanded.tensors) {
+        if !stored.name().ends_with("gate_exps.weight")
+            && !stored.name().ends_with("up_exps.weight")
+        {
+            continue;
+        }
+        count += 1;
+        let (mut blocks, mut numbers) = (Vec::new(), Vec::new());
+        for block in stored.numbers().chunks_exact(32) {
+            let largest = block.iter().fold(0.0, |largest: f32, number| number.abs().max(largest));
+            let scale = f16::from_f32(largest / 127.0);
+            let level = |number: &f32| (number / scale.to_f32()).round() as i8;
+            blocks.extend(scale.to_le_bytes());
+            blocks.extend(block.iter().map(|number| level(number).cast_unsigned()));
+            let number = |number: &f32| f32::from(level(number)) * scale.to_f32();
+            numbers.extend(block.iter().flat_map(|it| number(it).to_le_bytes()));
+        }
+        stored.stored(8, blocks);
+        expanded.stored(0, numbers);
+    }
+    assert_eq!(count, 4);
+    let load = |file: &RawGguf, name: &str| {
+        file.write(dir.path().join(name));
+        Model::load(dir.path().join(name), &device(), DType::F32).unwrap()
+    };
+    let (stored, expanded) = (load(&stored, "stored.gguf"), load(&expanded, "expanded.gguf"));
+    // Of two layers, three experts of two matrices of 16 rows.
+    let less = expanded.weight_bytes() - stored.weight_bytes();
+    assert_eq!(less, 2 * 3 * 2 * 16 * (32 * 4 - 34));
+    let tokens: Vec<u32> = (0..40).map(|i| i * 37 % 384).collect();
+    assert_close("experts", &logits(&stored, &tokens), &logits(&expanded, &tokens), 2e-4);
 }
 
 #[test]

@@ -18,6 +18,25 @@ pub(crate) struct RawTensor {
     bytes: Vec<u8>,
 }
 
+impl RawTensor {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The numbers of one of F32.
+    pub(crate) fn numbers(&self) -> Vec<f32> {
+        let (numbers, _) = self.bytes.as_chunks();
+        numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    }
+
+    /// The same tensor in another type.
+    pub(crate) fn stored(&mut self, kind: u32, bytes: Vec<u8>) {
+        let at = self.header.len() - 4;
+        self.header[at..].copy_from_slice(&kind.to_le_bytes());
+        self.bytes = bytes;
+    }
+}
+
 struct Input<'a> {
     bytes: &'a [u8],
     at: usize,
