@@ -184,8 +184,7 @@ impl Encoding {
 /// The levels of IQ4_NL, which are closer together around 0.
 const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Twice the numbers of four bits of the
-/// [OCP formats](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf).
+/// Twice the numbers of four bits (E2M1) of the Open Compute Project's microscaling formats.
 const MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Half of the power of two that an exponent of eight bits stands for; the smallest have no whole
