@@ -24,9 +24,12 @@ from common import REPOSITORY, versions
 FIXTURES = REPOSITORY / "crates/briquette-models/tests/fixtures"
 OUT = FIXTURES / "gguf"
 BLOCKS = 4
-KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4"]
 # Where the scales lie in a block: numbers of 16 bits that random bits would make infinite.
-SCALES = dict(Q4_0=[0], Q4_1=[0, 2], Q5_0=[0], Q5_1=[0, 2], Q8_0=[0], Q4_K=[0, 2], Q5_K=[0, 2], Q6_K=[208])
+SCALES = dict(
+    Q4_0=[0], Q4_1=[0, 2], Q5_0=[0], Q5_1=[0, 2], Q8_0=[0], Q4_K=[0, 2], Q5_K=[0, 2], Q6_K=[208],
+    Q2_K=[80, 82], Q3_K=[108], IQ4_NL=[0], MXFP4=[],
+)
 
 
 def blocks():
@@ -40,6 +43,8 @@ def blocks():
         for at in SCALES[kind]:
             scales = random.normal(0, 0.1, BLOCKS).astype(np.float16)
             data[:, at:at + 2] = scales.view(np.uint8).reshape(BLOCKS, 2)
+        if kind == "MXFP4":  # the smallest exponents are written another way
+            data[:2, 0] = 0, 1
         tensors[f"{kind}.blocks"] = data
         tensors[f"{kind}.numbers"] = gguf.quants.dequantize(data, number).astype(np.float32)
     save_file(tensors, OUT / "blocks.safetensors", metadata=versions("gguf", "numpy"))
@@ -119,7 +124,7 @@ def tiny(name, family):
 # Of the matrices of a small file, by the ends of their names; those whose rows are no whole blocks stay as they are.
 QUANTIZED = {
     "token_embd.weight": "Q8_0", "output.weight": "Q4_1", "attn_q.weight": "Q8_0", "attn_k.weight": "Q8_0",
-    "attn_v.weight": "Q4_1", "attn_output.weight": "Q4_0", "ffn_gate.weight": "Q4_0", "ffn_up.weight": "Q4_0",
+    "attn_v.weight": "Q5_0", "attn_output.weight": "Q4_0", "ffn_gate.weight": "Q4_0", "ffn_up.weight": "MXFP4",
 }
 
 

@@ -130,10 +130,10 @@ pub enum Error {
     SeveralGguf { dir: PathBuf, count: usize, first: PathBuf },
     /// A tensor of a GGUF file is stored in blocks that are not known.
     #[error(
-        "tensor `{tensor}` is stored as ggml type {found}, weights are read from F32 (0), F16 (1), Q4_0 (2), Q4_1 (3), \
-         Q5_0 (6), Q5_1 (7), Q8_0 (8), Q4_K (12), Q5_K (13), Q6_K (14) and BF16 (30)"
+        "tensor `{tensor}` is stored as ggml type {found}, weights are read from F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, \
+         Q8_0, Q2_K to Q6_K, IQ4_NL and MXFP4: take a file of the model in one of these, or make one with llama-quantize"
     )]
-    BlockType { tensor: String, found: u32 },
+    BlockType { tensor: String, found: String },
     /// Tensors the model needs are not in the folder.
     #[error("tensor `{tensor}` {shape:?} is missing ({count} missing in all)")]
     MissingTensor { tensor: String, shape: Vec<usize>, count: usize },

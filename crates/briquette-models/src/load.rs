@@ -30,9 +30,10 @@ impl Model {
     /// Names, shapes and file lengths are checked on the headers before a weight is read; the files
     /// are read one tensor at a time. Code in a PyTorch file is never run.
     ///
-    /// Of the types of a GGUF file F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and
-    /// Q6_K are read. Matrices of Q8_0, Q4_0, Q4_1 and Q4_K stay as they are stored, and products
-    /// read them so; the others are expanded.
+    /// Of the types of a GGUF file F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K,
+    /// IQ4_NL and MXFP4 are read. Matrices of Q8_0, Q4_0, Q4_1 and Q4_K stay as they are stored,
+    /// and products read them so. Those of Q5_0, IQ4_NL and MXFP4 become Q8_0, which has their
+    /// numbers exactly; the others are expanded.
     ///
     /// # Errors
     /// As [`ModelConfig::from_folder`], and [`Error::InvalidSetting`] for more layers than the

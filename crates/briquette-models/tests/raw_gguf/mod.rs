@@ -18,6 +18,25 @@ pub(crate) struct RawTensor {
     bytes: Vec<u8>,
 }
 
+impl RawTensor {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The numbers of one of F32.
+    pub(crate) fn numbers(&self) -> Vec<f32> {
+        let (numbers, _) = self.bytes.as_chunks();
+        numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    }
+
+    /// The same tensor in another type.
+    pub(crate) fn stored(&mut self, kind: u32, bytes: Vec<u8>) {
+        let at = self.header.len() - 4;
+        self.header[at..].copy_from_slice(&kind.to_le_bytes());
+        self.bytes = bytes;
+    }
+}
+
 struct Input<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -102,6 +121,12 @@ impl RawGguf {
 
     pub(crate) fn float(self, key: &str, value: f32) -> Self {
         self.with(key, 6, &value.to_le_bytes())
+    }
+
+    pub(crate) fn floats(self, key: &str, values: &[f32]) -> Self {
+        let head = [6_u32.to_le_bytes().as_slice(), &(values.len() as u64).to_le_bytes()].concat();
+        let values = values.iter().flat_map(|value| value.to_le_bytes());
+        self.with(key, 9, &head.into_iter().chain(values).collect::<Vec<u8>>())
     }
 
     pub(crate) fn number(self, key: &str, value: u16) -> Self {

@@ -1,5 +1,5 @@
 use burn::tensor::DType;
-use half::f16;
+use half::{bf16, f16};
 
 /// Storage of a tensor's numbers: as they are, or in blocks of quantized ones. The layouts are
 /// those of [ggml](https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), whose names
@@ -14,9 +14,13 @@ pub(super) enum Encoding {
     Q5_0,
     Q5_1,
     Q8_0,
+    Q2K,
+    Q3K,
     Q4K,
     Q5K,
     Q6K,
+    Iq4Nl,
+    Mxfp4,
 }
 
 impl Encoding {
@@ -30,12 +34,37 @@ impl Encoding {
             6 => Self::Q5_0,
             7 => Self::Q5_1,
             8 => Self::Q8_0,
+            10 => Self::Q2K,
+            11 => Self::Q3K,
             12 => Self::Q4K,
             13 => Self::Q5K,
             14 => Self::Q6K,
+            20 => Self::Iq4Nl,
             30 => Self::Bf16,
+            39 => Self::Mxfp4,
             _ => return None,
         })
+    }
+
+    /// The number of an encoding that is not read, and its name if it has one.
+    pub(super) fn shown(kind: u32) -> String {
+        let name = match kind {
+            9 => "Q8_1",
+            15 => "Q8_K",
+            16 => "IQ2_XXS",
+            17 => "IQ2_XS",
+            18 => "IQ3_XXS",
+            19 => "IQ1_S",
+            21 => "IQ3_S",
+            22 => "IQ2_S",
+            23 => "IQ4_XS",
+            29 => "IQ1_M",
+            34 => "TQ1_0",
+            35 => "TQ2_0",
+            40 => "NVFP4",
+            _ => return kind.to_string(),
+        };
+        format!("{kind} ({name})")
     }
 
     /// Numbers of a block, and its bytes.
@@ -43,11 +72,14 @@ impl Encoding {
         match self {
             Self::F32 => (1, 4),
             Self::F16 | Self::Bf16 => (1, 2),
-            Self::Q4_0 => (32, 2 + 16),
+            Self::Q4_0 | Self::Iq4Nl => (32, 2 + 16),
             Self::Q4_1 => (32, 4 + 16),
             Self::Q5_0 => (32, 2 + 4 + 16),
             Self::Q5_1 => (32, 4 + 4 + 16),
             Self::Q8_0 => (32, 2 + 32),
+            Self::Mxfp4 => (32, 1 + 16),
+            Self::Q2K => (256, 16 + 64 + 4),
+            Self::Q3K => (256, 32 + 64 + 12 + 2),
             Self::Q4K => (256, 4 + 12 + 128),
             Self::Q5K => (256, 4 + 12 + 32 + 128),
             Self::Q6K => (256, 128 + 64 + 16 + 2),
@@ -83,32 +115,27 @@ impl Encoding {
         }
     }
 
-    fn numbers(self, bytes: &[u8]) -> Vec<f32> {
+    /// The numbers in f32.
+    pub(super) fn numbers(self, bytes: &[u8]) -> Vec<f32> {
         let (numbers, size) = self.block();
         let mut out = Vec::with_capacity(bytes.len() / size * numbers);
         for block in bytes.chunks_exact(size) {
             match self {
-                Self::Q4_0 => {
-                    halves(block, 2, |q, _| number(block, 0) * (f32::from(q) - 8.0), &mut out)
+                Self::Q4_0 | Self::Q5_0 | Self::Q8_0 | Self::Iq4Nl | Self::Mxfp4 => {
+                    let (scale, levels) = self.levels(block);
+                    out.extend(levels.map(|level| scale * f32::from(level)));
                 }
                 Self::Q4_1 => {
                     let (scale, least) = (number(block, 0), number(block, 2));
                     halves(block, 4, |q, _| scale * f32::from(q) + least, &mut out);
-                }
-                Self::Q5_0 => {
-                    let fifth = fifth_bits(block, 2);
-                    let scale = number(block, 0);
-                    halves(block, 6, |q, i| scale * (f32::from(q | fifth(i)) - 16.0), &mut out);
                 }
                 Self::Q5_1 => {
                     let fifth = fifth_bits(block, 4);
                     let (scale, least) = (number(block, 0), number(block, 2));
                     halves(block, 8, |q, i| scale * f32::from(q | fifth(i)) + least, &mut out);
                 }
-                Self::Q8_0 => {
-                    let scale = number(block, 0);
-                    out.extend(block[2..].iter().map(|&q| scale * f32::from(q.cast_signed())));
-                }
+                Self::Q2K => two_bits(block, &mut out),
+                Self::Q3K => three_bits(block, &mut out),
                 Self::Q4K => {
                     let (head, quants) = block.split_at(16);
                     super_block(head, quants, |_, _| 0, &mut out);
@@ -119,12 +146,54 @@ impl Encoding {
                     super_block(head, quants, |part, i| (high[i] >> part & 1) << 4, &mut out);
                 }
                 Self::Q6K => six_bits(block, &mut out),
-                // They have no blocks.
-                Self::F32 | Self::F16 | Self::Bf16 => {}
+                Self::F32 => {
+                    out.push(f32::from_le_bytes([block[0], block[1], block[2], block[3]]));
+                }
+                Self::F16 => out.push(number(block, 0)),
+                Self::Bf16 => out.push(bf16::from_le_bytes([block[0], block[1]]).to_f32()),
             }
         }
         out
     }
+}
+
+impl Encoding {
+    /// The scale of a block of 32, and its levels, where a number is their product.
+    pub(super) fn levels(self, block: &[u8]) -> (f32, [i8; 32]) {
+        let four = |at: usize, i: usize| match i {
+            0..16 => block[at + i] & 15,
+            _ => block[at + i - 16] >> 4,
+        };
+        let of = |level: &dyn Fn(usize) -> i8| std::array::from_fn(level);
+        let levels = match self {
+            Self::Q4_0 => of(&|i| four(2, i).cast_signed() - 8),
+            Self::Q5_0 => {
+                let fifth = fifth_bits(block, 2);
+                of(&|i| (four(6, i) | fifth(i)).cast_signed() - 16)
+            }
+            Self::Iq4Nl => of(&|i| IQ4_NL[usize::from(four(2, i))]),
+            Self::Mxfp4 => {
+                return (half_power(block[0]), of(&|i| MXFP4[usize::from(four(1, i))]));
+            }
+            _ => of(&|i| block[2 + i].cast_signed()),
+        };
+        (number(block, 0), levels)
+    }
+}
+
+/// The levels of IQ4_NL, which are closer together around 0.
+const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Twice the numbers of four bits (E2M1) of the Open Compute Project's microscaling formats.
+const MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// Half of the power of two that an exponent of eight bits stands for; the smallest have no whole
+/// exponent left.
+fn half_power(exponent: u8) -> f32 {
+    f32::from_bits(match exponent {
+        0 | 1 => 0x20_0000 << exponent,
+        _ => u32::from(exponent - 1) << 23,
+    })
 }
 
 fn number(block: &[u8], at: usize) -> f32 {
@@ -173,6 +242,39 @@ pub(super) fn factors_of(packed: &[u8], part: usize) -> (u8, u8) {
     }
 }
 
+/// The two bits of a number: each byte has those of four numbers that are 32 apart.
+fn two_of(quants: &[u8], i: usize) -> u8 {
+    quants[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3
+}
+
+/// A scale and a minimum of four bits for 16 numbers of two.
+fn two_bits(block: &[u8], out: &mut Vec<f32>) {
+    let (factors, rest) = block.split_at(16);
+    let (quants, _) = rest.split_at(64);
+    let (scale, least) = (number(block, 80), number(block, 82));
+    out.extend((0..256).map(|i| {
+        let factor = factors[i / 16];
+        let (scale, least) = (scale * f32::from(factor & 15), least * f32::from(factor >> 4));
+        scale * f32::from(two_of(quants, i)) - least
+    }));
+}
+
+/// A scale of six bits for 16 numbers of three, the highest of which is set where 4 is not taken
+/// off.
+fn three_bits(block: &[u8], out: &mut Vec<f32>) {
+    let (high, rest) = block.split_at(32);
+    let (quants, rest) = rest.split_at(64);
+    let (packed, _) = rest.split_at(12);
+    let scale = number(block, 108);
+    out.extend((0..256).map(|i| {
+        let part = i / 16;
+        let low = packed[part % 8] >> (part / 8 * 4) & 15;
+        let factor = low | (packed[8 + part % 4] >> (part / 4 * 2) & 3) << 4;
+        let less = if high[i % 32] >> (i / 32) & 1 == 1 { 0.0 } else { 4.0 };
+        scale * (f32::from(factor) - 32.0) * (f32::from(two_of(quants, i)) - less)
+    }));
+}
+
 /// Two halves of 128 numbers of six bits: four of them in `low`, two in `high`, a scale of eight
 /// bits for 16 numbers.
 fn six_bits(block: &[u8], out: &mut Vec<f32>) {
@@ -210,6 +312,10 @@ mod tests {
             ("Q4_K", 12),
             ("Q5_K", 13),
             ("Q6_K", 14),
+            ("Q2_K", 10),
+            ("Q3_K", 11),
+            ("IQ4_NL", 20),
+            ("MXFP4", 39),
         ];
         for (name, kind) in kinds {
             let encoding = Encoding::numbered(kind).unwrap();

@@ -100,7 +100,7 @@ impl Gguf {
         let mut first_cut = u64::MAX;
         for Info { name, dimensions, kind, offset } in infos {
             let Some(encoding) = Encoding::numbered(kind) else {
-                return Err(Error::BlockType { tensor: name, found: kind });
+                return Err(Error::BlockType { tensor: name, found: Encoding::shown(kind) });
             };
             let too_large = || damaged(format!("tensor `{name}` has dimensions {dimensions:?}"));
             let bytes = encoding.bytes(&dimensions).ok_or_else(too_large)?;

@@ -85,7 +85,14 @@ impl<R: Read> Header<R> {
         self.check(length.saturating_mul(size))?;
         Ok(match kind {
             8 => Value::Texts((0..length).map(|_| self.text()).collect::<Result<_>>()?),
-            6 | 7 | 12 => {
+            6 | 12 => {
+                let floats = (0..length).map(|_| match self.scalar(kind)? {
+                    Value::Float(float) => Ok(float),
+                    _ => Err("a list mixes types".to_owned()),
+                });
+                Value::Floats(floats.collect::<Result<_>>()?)
+            }
+            7 => {
                 for _ in 0..length {
                     self.scalar(kind)?;
                 }

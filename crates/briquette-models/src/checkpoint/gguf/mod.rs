@@ -11,7 +11,9 @@
     reason = "a block has the bytes of its encoding, whatever they are, and places in it are constants"
 )]
 mod blocks;
+mod byte_pairs;
 mod config;
+mod families;
 mod file;
 mod header;
 #[allow(
@@ -20,11 +22,16 @@ mod header;
     reason = "places in a block are constants"
 )]
 mod quantized;
+mod rope;
+mod sentencepiece;
+mod special_tokens;
 mod tensors;
+mod tokenizer_parts;
 mod value;
 mod vocabulary;
 
 pub(crate) use config::config_json;
 pub(crate) use file::Gguf;
+pub(crate) use special_tokens::special_tokens;
 pub(crate) use tensors::{StoredTensor, tensors};
-pub(crate) use vocabulary::{chat_template, special_tokens, tokenizer_json};
+pub(crate) use vocabulary::{chat_template, tokenizer_json};

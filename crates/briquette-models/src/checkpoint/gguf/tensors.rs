@@ -5,19 +5,22 @@ use std::{
 };
 
 use briquette_ops::QuantizedMatrix;
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use burn_store::burn_pack::{Bytes, Error as PackError, Tensor};
 
 use super::{
+    families::{experts, model_type},
     file::{Gguf, Place},
     quantized,
+    rope::OF_ROPE,
     value::Value,
 };
-use crate::{Error, Result};
+use crate::{Architecture, Error, Result};
 
 /// The tensors by the names of a Hugging Face checkpoint, their bytes not read yet.
 pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, StoredTensor>> {
     let family = file.required("general.architecture", "a text", Value::text)?;
+    let model_type = model_type(file)?;
     let heads = |name: &str| {
         let key = format!("{family}.attention.{name}");
         file.optional(&key, "a number", Value::unsigned)
@@ -26,8 +29,7 @@ pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, StoredTensor>> {
     let kv_heads = heads("head_count_kv")?.or(query_heads);
     let mut tensors = BTreeMap::new();
     for (name, place) in &file.tensors {
-        // It is read with the configuration.
-        if name == FREQUENCIES {
+        if OF_ROPE.contains(&name.as_str()) {
             continue;
         }
         let permuted = match name.rsplit('.').nth(1) {
@@ -35,38 +37,91 @@ pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, StoredTensor>> {
             Some("attn_k") if family == "llama" => kv_heads,
             _ => None,
         };
-        let order = permuted.map(|heads| row_order(name, place, heads)).transpose()?;
-        tensors.insert(checkpoint_name(name), StoredTensor { place: place.clone(), order });
+        // Gemma multiplies by 1 and the weight, which files have added.
+        let one_more = family.starts_with("gemma") && name.ends_with("norm.weight");
+        let change = match permuted {
+            Some(heads) => Change::Rows(row_order(name, place, heads)?),
+            None if one_more => Change::LessOne,
+            None => Change::None,
+        };
+        let new = checkpoint_name(model_type, name);
+        if !name.ends_with("_exps.weight") {
+            tensors.insert(new, StoredTensor { place: place.clone(), change });
+            continue;
+        }
+        for (number, place) in experts_of(name, place, experts(file, family)?)? {
+            let new = new.replace(EXPERT, &number.to_string());
+            tensors.insert(new, StoredTensor { place, change: Change::None });
+        }
     }
     Ok(tensors)
 }
 
-/// A tensor of a file, and the order of its rows in a checkpoint if it is another.
+/// The matrices of all experts, which lie one behind the other in a tensor.
+fn experts_of(name: &str, place: &Place, count: u64) -> Result<Vec<(u64, Place)>> {
+    let each = place.bytes.checked_div(count).filter(|each| *each > 0);
+    let (Some((experts, shape)), Some(bytes)) = (place.shape.split_first(), each) else {
+        return Err(no_experts(name, place, count));
+    };
+    if u64::try_from(*experts) != Ok(count) || shape.len() != 2 {
+        return Err(no_experts(name, place, count));
+    }
+    let of = |number: u64| {
+        let start = place.start.saturating_add(number.saturating_mul(bytes));
+        (number, Place { shape: shape.to_vec(), start, bytes, ..place.clone() })
+    };
+    Ok((0..count).map(of).collect())
+}
+
+fn no_experts(name: &str, place: &Place, count: u64) -> Error {
+    let message = format!("its shape {:?} is not that of {count} matrices", place.shape);
+    Error::LoadTensor { tensor: name.into(), message }
+}
+
+/// A tensor of a file, and what makes it that of a checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredTensor {
     place: Place,
-    order: Option<Vec<usize>>,
+    change: Change,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    None,
+    /// Another order of the rows.
+    Rows(Vec<usize>),
+    /// Numbers less by one, in F32.
+    LessOne,
 }
 
 impl StoredTensor {
     /// The tensor with its blocks expanded, when it is read.
     pub(crate) fn deferred(&self, name: String) -> Tensor {
-        let (dtype, shape) = (self.place.encoding.dtype(), self.place.shape.clone());
+        let Place { encoding, shape, .. } = self.place.clone();
+        let less_one = matches!(self.change, Change::LessOne);
+        let dtype = if less_one { DType::F32 } else { encoding.dtype() };
         let length = shape.iter().product::<usize>().saturating_mul(dtype.size());
         let stored = self.clone();
         let provider = move || {
             let bytes = stored.read().map_err(|error| PackError::IoError(error.to_string()))?;
-            Ok(Bytes::from_bytes_vec(stored.place.encoding.plain(bytes)))
+            let plain = match less_one {
+                true => {
+                    let numbers = encoding.numbers(&bytes).into_iter();
+                    numbers.flat_map(|number| (number - 1.0).to_le_bytes()).collect()
+                }
+                false => encoding.plain(bytes),
+            };
+            Ok(Bytes::from_bytes_vec(plain))
         };
         Tensor::deferred(name, dtype, shape, None, length, provider)
     }
 
-    /// Whether it is a matrix that can stay as it is stored.
+    /// Whether it is a matrix that can stay quantized.
     pub(crate) fn is_quantized(&self) -> bool {
         self.place.shape.len() == 2 && self.place.encoding.format().is_some()
     }
 
-    /// Reads the matrix as it is stored; `None` if it cannot stay so.
+    /// Reads the matrix with its levels; `None` if it cannot stay quantized.
     ///
     /// # Errors
     /// [`Error::Read`], and [`Error::LoadTensor`] for what makes no matrix.
@@ -76,7 +131,7 @@ impl StoredTensor {
             return Ok(None);
         };
         let bytes = self.read().map_err(|source| Error::Read { path: path.clone(), source })?;
-        let parts = quantized::parts(format, *encoding, &bytes);
+        let Some(parts) = quantized::parts(format, *encoding, &bytes) else { return Ok(None) };
         match QuantizedMatrix::new(format, [outputs, inputs], parts, device) {
             Ok(matrix) => Ok(Some(matrix)),
             Err(error) => {
@@ -88,9 +143,9 @@ impl StoredTensor {
     /// Its bytes, with rows in the order of the checkpoint.
     fn read(&self) -> io::Result<Vec<u8>> {
         let bytes = read(&self.place)?;
-        Ok(match &self.order {
-            Some(order) => reordered(&bytes, order),
-            None => bytes,
+        Ok(match &self.change {
+            Change::Rows(order) => reordered(&bytes, order),
+            Change::None | Change::LessOne => bytes,
         })
     }
 }
@@ -108,8 +163,6 @@ impl Gguf {
         Ok(Some(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()))
     }
 }
-
-const FREQUENCIES: &str = "rope_freqs.weight";
 
 fn read(place: &Place) -> io::Result<Vec<u8>> {
     let mut file = File::open(&place.path)?;
@@ -145,14 +198,17 @@ fn reordered(bytes: &[u8], order: &[usize]) -> Vec<u8> {
     order.iter().filter_map(|&from| rows.get(from)).copied().flatten().copied().collect()
 }
 
+/// Stands for the number of an expert.
+const EXPERT: &str = "{expert}";
+
 /// A tensor that has no other name there keeps its own, and finds no place in the model.
-fn checkpoint_name(name: &str) -> String {
+fn checkpoint_name(model_type: &str, name: &str) -> String {
     const OUTER: [(&str, &str); 3] = [
         ("token_embd.", "model.embed_tokens."),
         ("output_norm.", "model.norm."),
         ("output.", "lm_head."),
     ];
-    const INNER: [(&str, &str); 11] = [
+    const INNER: [(&str, &str); 18] = [
         ("attn_norm", "input_layernorm"),
         ("attn_q", "self_attn.q_proj"),
         ("attn_k", "self_attn.k_proj"),
@@ -164,6 +220,13 @@ fn checkpoint_name(name: &str) -> String {
         ("ffn_gate", "mlp.gate_proj"),
         ("ffn_up", "mlp.up_proj"),
         ("ffn_down", "mlp.down_proj"),
+        ("ffn_gate_inp", "mlp.gate"),
+        ("ffn_gate_exps", "mlp.experts.{expert}.gate_proj"),
+        ("ffn_up_exps", "mlp.experts.{expert}.up_proj"),
+        ("ffn_down_exps", "mlp.experts.{expert}.down_proj"),
+        ("attn_qkv", "self_attn.qkv_proj"),
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
     ];
     let outer = OUTER
         .iter()
@@ -172,9 +235,15 @@ fn checkpoint_name(name: &str) -> String {
         let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
         let (part, kind) = rest.rsplit_once('.')?;
         let (_, ours) = INNER.iter().find(|(theirs, _)| *theirs == part)?;
+        let ours = match (model_type, part) {
+            ("phi3", "ffn_up") => "mlp.gate_up_proj",
+            ("gemma2" | "gemma3_text", "ffn_norm") => "pre_feedforward_layernorm",
+            _ => ours,
+        };
         Some(format!("model.layers.{layer}.{ours}.{kind}"))
     };
-    outer.or_else(inner).unwrap_or_else(|| name.to_owned())
+    let name = outer.or_else(inner).unwrap_or_else(|| name.to_owned());
+    Architecture::named(model_type).map_or(name.clone(), |it| it.checkpoint_name(&name))
 }
 
 #[cfg(test)]
@@ -205,7 +274,7 @@ mod tests {
             "blk.0.new.weight",
         ];
         assert_eq!(
-            names.map(checkpoint_name),
+            names.map(|name| checkpoint_name("llama", name)),
             [
                 "model.embed_tokens.weight",
                 "model.layers.12.self_attn.q_norm.weight",
@@ -213,5 +282,11 @@ mod tests {
                 "blk.0.new.weight"
             ]
         );
+        let names = ["blk.0.ffn_up.weight", "blk.1.ffn_norm.weight", "blk.2.ffn_down_exps.weight"];
+        let of = |family: usize, model_type| checkpoint_name(model_type, names[family]);
+        assert_eq!(of(0, "phi3"), "model.layers.0.mlp.gate_up_proj.weight");
+        assert_eq!(of(1, "gemma2"), "model.layers.1.pre_feedforward_layernorm.weight");
+        let mixtral = "model.layers.2.block_sparse_moe.experts.{expert}.w2.weight";
+        assert_eq!(of(2, "mixtral"), mixtral);
     }
 }

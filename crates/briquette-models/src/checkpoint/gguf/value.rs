@@ -8,7 +8,8 @@ pub(crate) enum Value {
     Text(String),
     Texts(Vec<String>),
     Numbers(Vec<i64>),
-    /// An array of this many floats or truth values, which nothing reads.
+    Floats(Vec<f64>),
+    /// An array of this many truth values, which nothing reads.
     Other(u64),
 }
 
@@ -45,6 +46,10 @@ impl Value {
         if let Self::Numbers(numbers) = self { Some(numbers) } else { None }
     }
 
+    pub(crate) fn floats(&self) -> Option<&[f64]> {
+        if let Self::Floats(floats) = self { Some(floats) } else { None }
+    }
+
     /// The value as messages show it.
     pub(crate) fn kind(&self) -> String {
         match self {
@@ -55,6 +60,7 @@ impl Value {
             Self::Text(text) => format!("`{}`", text.chars().take(40).collect::<String>()),
             Self::Texts(texts) => format!("a list of {} texts", texts.len()),
             Self::Numbers(numbers) => format!("a list of {} numbers", numbers.len()),
+            Self::Floats(floats) => format!("a list of {} floats", floats.len()),
             Self::Other(length) => format!("a list of {length} values"),
         }
     }
