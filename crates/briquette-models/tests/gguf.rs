@@ -710,7 +710,7 @@ fn keys_of_a_family_are_read_and_checked() {
     };
     let [gemma, mixtral, phi] = ["gemma3", "mixtral", "phi3"]
         .map(|name| RawGguf::read(fixture(&format!("tiny-{name}.gguf"))));
-    let local = |file: RawGguf| config(file).unwrap().local_layers.into_iter().collect::<Vec<_>>();
+    let local = |file: RawGguf| config(file).unwrap().sliding_layers.into_iter().collect::<Vec<_>>();
     assert_eq!(local(gemma.clone()), [0, 1, 2, 3, 4, 6]);
     let pattern = "gemma3.attention.sliding_window_pattern";
     assert_eq!(local(gemma.clone().number(pattern, 3)), [0, 1, 3, 4, 6]);
@@ -720,7 +720,7 @@ fn keys_of_a_family_are_read_and_checked() {
     let window = "gemma3.attention.sliding_window";
     for whole in [gemma.clone().number(window, 0), gemma.clone().without(window)] {
         let whole = config(whole).unwrap();
-        assert_eq!((whole.sliding_window, whole.local_layers.len()), (None, 0));
+        assert_eq!((whole.sliding_window, whole.sliding_layers.len()), (None, 0));
     }
     assert_eq!(config(gemma.clone().without("gemma3.rope.freq_base")).unwrap().rope.theta, 1e4);
     refused(gemma.number("gemma3.expert_count", 2), "expert_count = 2");

@@ -118,13 +118,18 @@ impl OwnKeys {
         if self.use_bidirectional_attention == Some(true) {
             return Err(unsupported("use_bidirectional_attention", true, "false"));
         }
+        // `transformers` does not look at the cap of Gemma 3, which published files do not have.
+        let cap = self.attn_logit_softcapping.clone().or(absent.scores);
+        if let (Some(cap), Architecture::Gemma3) = (cap, architecture) {
+            return Err(unsupported("attn_logit_softcapping", cap, "null"));
+        }
         let scalar = self.query_pre_attn_scalar.unwrap_or(256.0);
         check_positive_number("query_pre_attn_scalar", scalar)?;
         let config = ModelConfig::shared(architecture, keys, defaults)?.with_biases(keys);
         Ok(ModelConfig {
             softmax_scale: Some(scalar.powf(-0.5)),
             embedding_multiplier: Some((config.hidden_size as f64).sqrt()),
-            attn_logit_softcapping: self.attn_logit_softcapping.clone().or(absent.scores),
+            attn_logit_softcapping: cap,
             final_logit_softcapping: self.final_logit_softcapping.clone().or(absent.logits),
             ..config
         })
