@@ -155,7 +155,11 @@ impl Model {
             if let Some([head_dim, rotated]) = turned {
                 put_pairs_in_halves(layer.projections(), head_dim, rotated);
             }
-            Ok(layer.merge_projections())
+            let mut layer = layer.merge_projections();
+            for (_, projection) in layer.projections() {
+                *projection = projection.clone().laid_out();
+            }
+            Ok(layer)
         });
         let whole = whole.collect::<Result<_>>()?;
         fill.part(&mut model, "", stored, Model::projections)?;

@@ -3,9 +3,11 @@
 
 mod common;
 
-use std::{fs, path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, fs, path::PathBuf, sync::Arc};
 
-use briquette::{Budget, CacheShape, HeadScores, Policy, Profile, QueryStatistics, methods};
+use briquette::{
+    Budget, CacheShape, HeadScores, KvCache, Policy, Profile, QueryStatistics, methods,
+};
 use briquette_models::{
     Architecture, Error, Model, ModelConfig, generate, generate_batch, prefill,
 };
@@ -181,8 +183,8 @@ fn frequencies_of_a_longer_context_are_chosen_before_the_text() {
 
 #[test]
 fn a_context_beyond_the_model_is_refused() {
-    // `max_position_embeddings`, the longest that factors stretch to, a sliding window.
-    for (name, longest) in [("qwen2", 256), ("phi3", 256), ("llama-dynamic", 256), ("mistral", 128)]
+    // `max_position_embeddings`, the longest that factors stretch to, beyond a sliding window.
+    for (name, longest) in [("qwen2", 256), ("phi3", 256), ("llama-dynamic", 256), ("mistral", 256)]
     {
         let config = ModelConfig::from_file(folder(name).join("config.json")).unwrap();
         assert_eq!(config.clone().with_context(longest).unwrap().max_position_embeddings, longest);
@@ -194,20 +196,71 @@ fn a_context_beyond_the_model_is_refused() {
 }
 
 #[test]
-fn a_sliding_window_ends_the_context() {
+fn a_sliding_window_does_not_end_the_context() {
     let in_cache = Policy::streaming_llm(Budget::Tokens(16));
-    for name in ["mistral", "gemma2", "gemma3"] {
+    for name in ["mistral-window", "gemma2", "gemma3"] {
         let model = load(name);
-        assert_eq!(model.config().sliding_window, Some(128), "{name}");
-        assert_eq!(model.context(&Policy::full()), Some(128), "{name}");
-        // Entries that have left the window would be seen.
-        assert_eq!(model.context(&in_cache), Some(128), "{name}");
+        assert_eq!(model.config().sliding_window, Some(16), "{name}");
+        assert_eq!(model.context(&Policy::full()), Some(256), "{name}");
+        // Windowed layers encode positions where tokens were written.
+        assert_eq!(model.context(&in_cache), Some(256), "{name}");
     }
     assert_eq!(load("qwen2").context(&in_cache), None);
+    // No layer of Llama has a window, so texts end where `transformers` would forget.
+    let llama = with("llama", json!({ "sliding_window": 16 })).unwrap();
+    assert_eq!((llama.max_position_embeddings, llama.sliding_layers.len()), (16, 0));
+    assert_invalid(llama.with_context(17), "context");
+}
+
+#[test]
+fn windows_save_memory_and_leave_the_other_layers_to_the_policy() {
+    let (model, expected) = (load("gemma2"), Expected::read("gemma2", ""));
+    let held = |policy: Policy| {
+        let mut cache = model.cache(policy).unwrap();
+        generate(&model, &expected.tokens, &mut cache, &options(64), |_| {}).unwrap();
+        let kept = (0..3).map(|layer| cache.tokens_kept(layer).unwrap()[0]).collect::<Vec<_>>();
+        (kept, cache.bytes_held() - cache.bytes_spare())
+    };
+    let (kept, bytes) = held(Policy::full());
+    assert_eq!(kept, [15, 95, 15]);
+    let without = 95 * model.cache_shape().token_bytes(DType::F32);
+    assert!(2 * bytes < without, "{bytes} of {without}");
+    let (kept, fewer) = held(Policy::h2o(Budget::Tokens(24)));
+    assert_eq!(kept, [15, 24, 15]);
+    assert!(fewer < bytes, "{fewer} of {bytes}");
+}
+
+#[test]
+fn a_policy_without_a_layer_to_compress_is_refused() {
+    let model = load("mistral-window");
+    let error = model.cache(Policy::h2o(Budget::Tokens(8))).unwrap_err();
+    assert!(matches!(error, Error::NoLayerToCompress { window: 16, .. }), "{error}");
+    // Within the window no layer has one.
+    let config = model.config().clone().with_context(16).unwrap();
+    let short = Model::load_as(config, folder("mistral-window"), &device(), DType::F32).unwrap();
+    let mut cache = short.cache(Policy::h2o(Budget::Tokens(8))).unwrap();
+    generate(&short, &[5; 12], &mut cache, &options(4), |_| {}).unwrap();
+    assert_eq!(cache.tokens_kept(0).unwrap(), [8]);
+}
+
+#[test]
+fn a_cache_that_would_compute_another_attention_is_refused() {
+    for (name, setting) in
+        [("gemma2", "softmax_scale"), ("mistral-window", "windows"), ("granite", "softmax_scale")]
+    {
+        let model = load(name);
+        let mut plain = KvCache::new(model.cache_shape(), Policy::full(), &device()).unwrap();
+        let error = model.forward(row(&[5, 6]), &mut plain).unwrap_err();
+        assert!(
+            matches!(error, Error::CacheAttention { setting: found, .. } if found == setting),
+            "{name}: {error}"
+        );
+    }
 }
 
 #[test]
 fn every_policy_runs_on_every_architecture() {
+    let mut refused = BTreeSet::new();
     for name in CHECKPOINTS {
         let (model, expected) = (load(name), Expected::read(name, ""));
         let text = [&expected.tokens[..], &expected.greedy].concat();
@@ -218,13 +271,34 @@ fn every_policy_runs_on_every_architecture() {
             let reads = policy.reads_profile();
             let policy =
                 if reads { policy.with_profile(profile(model.cache_shape())) } else { policy };
-            let mut cache = model.cache(policy).unwrap();
+            let mut cache = match model.cache(policy) {
+                Ok(cache) => cache,
+                Err(Error::NoLayerToCompress { .. }) => {
+                    let layers = model.config().num_hidden_layers;
+                    assert_eq!(model.config().sliding_layers.len(), layers, "{name}");
+                    continue;
+                }
+                // What looks at all layers has no place beside windows.
+                Err(Error::Cache(briquette::Error::InvalidParameter {
+                    parameter: "windows",
+                    ..
+                })) => {
+                    assert!(!model.config().sliding_layers.is_empty(), "{name}, {}", method.name);
+                    refused.insert(method.name);
+                    continue;
+                }
+                Err(error) => panic!("{name}, {}: {error}", method.name),
+            };
             let (rows, _) = generate_batch(&model, &prompts, &mut cache, &options(6), |_, _| {})
                 .unwrap_or_else(|error| panic!("{name}, {}: {error}", method.name));
             assert!(rows.iter().all(|row| row.tokens.len() == 6), "{name}, {}", method.name);
             assert_eq!(cache.tokens_seen(), [65, 50], "{name}, {}", method.name);
         }
     }
+    let expected =
+        ["cake", "d2o", "ems-pyramidkv", "kvcompose", "kvzip", "kvzip-plus", "pyramidkv"]
+            .map(String::from);
+    assert_eq!(refused, BTreeSet::from(expected));
 }
 
 /// Statistics of queries that differ from head to head.
@@ -270,7 +344,7 @@ fn with(name: &str, keys: Value) -> Result<ModelConfig, Error> {
 #[test]
 fn what_an_architecture_has_and_this_has_not_is_refused_by_name() {
     let unsupported = [
-        ("gemma2", json!({ "attn_logit_softcapping": 50.0 }), "attn_logit_softcapping"),
+        ("gemma3", json!({ "attn_logit_softcapping": 50.0 }), "attn_logit_softcapping"),
         ("gemma3", json!({ "use_bidirectional_attention": true }), "use_bidirectional_attention"),
         ("falcon", json!({ "alibi": true }), "alibi"),
         ("falcon", json!({ "new_decoder_architecture": true }), "new_decoder_architecture"),

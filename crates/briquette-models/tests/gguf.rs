@@ -629,7 +629,7 @@ fn assert_answers_as_llama_cpp(name: &str, model: &Model, tokenizer: &Tokenizer)
 
 #[test]
 fn families_answer_as_in_llama_cpp() {
-    for name in ["mixtral", "qwen3moe", "phi3", "gemma3"] {
+    for name in ["mixtral", "qwen3moe", "phi3", "gemma2", "gemma3"] {
         let path = fixture(&format!("tiny-{name}.gguf"));
         let model = Model::load(&path, &device(), DType::F32).unwrap();
         assert_answers_as_llama_cpp(name, &model, &Tokenizer::load(&path).unwrap());
@@ -638,14 +638,6 @@ fn families_answer_as_in_llama_cpp() {
     let config = ModelConfig::from_folder(&path).unwrap().with_context(512).unwrap();
     let model = Model::load_as(config, &path, &device(), DType::F32).unwrap();
     assert_answers_as_llama_cpp("phi3-long", &model, &Tokenizer::load(&path).unwrap());
-}
-
-#[test]
-#[ignore = "attention whose scores are capped is refused"]
-fn gemma_2_answers_as_in_llama_cpp() {
-    let path = fixture("tiny-gemma2.gguf");
-    let model = Model::load(&path, &device(), DType::F32).unwrap();
-    assert_answers_as_llama_cpp("gemma2", &model, &Tokenizer::load(&path).unwrap());
 }
 
 /// What llama.cpp takes where a file does not say it, and what the keys of a family mean.
@@ -710,7 +702,8 @@ fn keys_of_a_family_are_read_and_checked() {
     };
     let [gemma, mixtral, phi] = ["gemma3", "mixtral", "phi3"]
         .map(|name| RawGguf::read(fixture(&format!("tiny-{name}.gguf"))));
-    let local = |file: RawGguf| config(file).unwrap().sliding_layers.into_iter().collect::<Vec<_>>();
+    let local =
+        |file: RawGguf| config(file).unwrap().sliding_layers.into_iter().collect::<Vec<_>>();
     assert_eq!(local(gemma.clone()), [0, 1, 2, 3, 4, 6]);
     let pattern = "gemma3.attention.sliding_window_pattern";
     assert_eq!(local(gemma.clone().number(pattern, 3)), [0, 1, 3, 4, 6]);

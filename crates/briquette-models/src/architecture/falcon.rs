@@ -69,7 +69,7 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     };
     // As Llama's.
     let window = keys.shared.window(None);
-    config.with_window_of_layers(keys, window, |_| window.is_some())
+    Ok(config.with_window_of_layers(keys, window, |_| window.is_some())?.within_window())
 }
 
 pub(super) const NAMES: Names = &[

@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use super::{Architecture, DEFAULTS};
 use crate::{ModelConfig, Result, config::keys::Keys};
 
@@ -13,10 +11,5 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let config = config.with_window_of_layers(keys, window, |_| window.is_some())?;
     // `transformers` hides nothing in a prompt, and yet its cache forgets what has left the window:
     // both are the same up to there.
-    let longest = config.sliding_window.unwrap_or(config.max_position_embeddings);
-    Ok(ModelConfig {
-        max_position_embeddings: config.max_position_embeddings.min(longest),
-        sliding_layers: BTreeSet::new(),
-        ..config
-    })
+    Ok(config.within_window())
 }

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use burn::tensor::{DType, Device};
+use burn::tensor::{DType, Device, TensorData};
 use burn_store::{
     ApplyError, FloatCastAdapter, ModuleAdapter, ModuleSnapshot, PyTorchToBurnAdapter,
     burn_pack::Tensor,
@@ -13,8 +13,8 @@ use crate::{
     nn::projection::{Projection, Projections},
 };
 
-/// Matrices that are read at once, each by a thread: so many are in memory beside the model.
-const AT_ONCE: usize = 4;
+/// Numbers that a thread converts at once.
+const AT_ONCE: usize = 1 << 14;
 
 /// Brings the weights of a checkpoint into parts of a model, in a type, on a device.
 pub(crate) struct Fill<'a> {
@@ -62,21 +62,34 @@ impl Fill<'_> {
     fn matrices(&self, prefix: &str, mut all: Projections<'_>) -> Result<BTreeSet<String>> {
         let mut taken = BTreeSet::new();
         all.retain(|(_, projection)| projection.quantized().is_none());
-        for several in all.chunks_mut(AT_ONCE) {
-            let numbers = several.par_iter().map(|(path, _)| {
-                let path = format!("{prefix}{path}.weight");
-                let name = self.architecture.checkpoint_name(&path);
-                Ok((path, self.weights.numbers(&name, self.dtype)?))
-            });
-            let numbers = numbers.collect::<Result<Vec<_>>>()?;
-            for ((path, numbers), (_, projection)) in numbers.into_iter().zip(several) {
-                if let (Some(numbers), Projection::Dense(linear)) = (numbers, &**projection) {
-                    let linear = linear.clone().with_stored(numbers, self.device);
-                    **projection = Projection::Dense(linear);
-                    taken.insert(path);
-                }
+        for (path, projection) in all {
+            let path = format!("{prefix}{path}.weight");
+            let numbers = self.weights.numbers(&self.architecture.checkpoint_name(&path))?;
+            if let (Some(numbers), Projection::Dense(linear)) = (numbers, &*projection) {
+                let numbers = converted(numbers, self.dtype);
+                *projection = Projection::Dense(linear.clone().with_stored(numbers, self.device));
+                taken.insert(path);
             }
         }
         Ok(taken)
     }
+}
+
+/// The same numbers in another type, on all cores.
+fn converted(data: TensorData, dtype: DType) -> TensorData {
+    let stored = data.dtype();
+    if stored == dtype {
+        return data;
+    }
+    let bytes = data.as_bytes();
+    let count = bytes.len().checked_div(stored.size()).unwrap_or(0);
+    let mut numbers = vec![0; count.saturating_mul(dtype.size())];
+    let parts = bytes.par_chunks(AT_ONCE.saturating_mul(stored.size()));
+    let places = numbers.par_chunks_mut(AT_ONCE.saturating_mul(dtype.size()));
+    parts.zip(places).for_each(|(part, place)| {
+        let count = part.len().checked_div(stored.size()).unwrap_or(0);
+        let part = TensorData::from_bytes_vec(part.to_vec(), [count], stored);
+        place.copy_from_slice(part.convert_dtype(dtype).as_bytes());
+    });
+    TensorData::from_bytes_vec(numbers, data.shape(), dtype)
 }

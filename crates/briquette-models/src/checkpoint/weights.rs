@@ -213,14 +213,14 @@ impl Weights {
         Ok(())
     }
 
-    /// The numbers of a tensor, in a type, as the checkpoint lays them out.
+    /// The numbers of a tensor, as the checkpoint has them.
     ///
     /// # Errors
     /// [`Error::LoadTensor`] for one that cannot be read.
-    pub(crate) fn numbers(&self, name: &str, dtype: DType) -> Result<Option<TensorData>> {
+    pub(crate) fn numbers(&self, name: &str) -> Result<Option<TensorData>> {
         let Some(tensor) = self.tensor(name) else { return Ok(None) };
         match bridge::to_data(tensor) {
-            Ok(data) => Ok(Some(data.convert_dtype(dtype))),
+            Ok(data) => Ok(Some(data)),
             Err(error) => {
                 Err(Error::LoadTensor { tensor: name.into(), message: error.to_string() })
             }

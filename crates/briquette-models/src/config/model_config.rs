@@ -324,6 +324,16 @@ impl ModelConfig {
         Ok(Self { sliding_window, sliding_layers, ..self })
     }
 
+    /// The same with texts that end with the window, within which no layer needs one.
+    pub(crate) fn within_window(self) -> Self {
+        let longest = self.sliding_window.unwrap_or(self.max_position_embeddings);
+        Self {
+            max_position_embeddings: self.max_position_embeddings.min(longest),
+            sliding_layers: BTreeSet::new(),
+            ..self
+        }
+    }
+
     /// Gives a window to the layers that `layer_types` names, or that have one `otherwise`.
     pub(crate) fn with_window_of_layers(
         self,
@@ -338,9 +348,12 @@ impl ModelConfig {
     /// Gives a window to all layers, whatever `layer_types` says of them.
     pub(crate) fn with_window_of_all(self, keys: &Keys, window: Option<usize>) -> Result<Self> {
         let layers = self.num_hidden_layers;
-        let sliding = keys.shared.sliding_layers(layers, |_| false)?;
+        let sliding = keys.shared.sliding_layers(layers, |_| window.is_some())?;
+        let named = sliding.len();
         let all = if window.is_some() { (0..layers).collect() } else { sliding };
-        self.with_window(window, all)
+        let config = self.with_window(window, all)?;
+        // `transformers` hides and forgets by different keys: both are the same up to the window.
+        Ok(if named < layers { config.within_window() } else { config })
     }
 
     /// Reads whether projections of the attention have biases.

@@ -54,12 +54,16 @@ impl Linear {
         Self { weight: Param::initialized(id, weight), ..self }
     }
 
+    /// Whether its operations multiply faster where its weights are K-major.
+    pub(crate) fn prefers_k_major(&self) -> bool {
+        self.ops.prefers_k_major(&self.weight.val())
+    }
+
     /// The same layer, with weights that are K-major in memory where its operations
     /// [multiply faster so](briquette_ops::ModelOps::prefers_k_major), else input by input.
     pub(crate) fn laid_out(self) -> Self {
+        let (id, k_major) = (self.weight.id, self.prefers_k_major());
         let weight = self.weight.val();
-        let id = self.weight.id;
-        let k_major = self.ops.prefers_k_major(&weight);
         let lay_out = |weight: Tensor<2>| match k_major {
             true => in_order(weight.transpose()).transpose(),
             false => in_order(weight),

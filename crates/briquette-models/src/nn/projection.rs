@@ -107,14 +107,18 @@ impl Projection {
         };
         match layers.first()? {
             Self::Dense(first) => {
+                let k_major = first.prefers_k_major();
                 let weights = layers.iter().map(|one| match one {
                     // Output by output, as K-major weights lie.
-                    Self::Dense(inner) => Some(inner.weight.val().transpose()),
+                    Self::Dense(inner) if k_major => Some(inner.weight.val().transpose()),
+                    Self::Dense(inner) => Some(inner.weight.val()),
                     Self::Quantized(_) => None,
                 });
-                let weight = joined(weights, 0)?.map(Tensor::transpose);
-                let merged = Linear { weight, bias: bias(), ops: first.ops.clone() };
-                Some(Self::Dense(merged.laid_out()))
+                let weight = match k_major {
+                    true => joined(weights, 0)?.map(Tensor::transpose),
+                    false => joined(weights, 1)?,
+                };
+                Some(Self::Dense(Linear { weight, bias: bias(), ops: first.ops.clone() }))
             }
             Self::Quantized(first) => {
                 let weights: Option<Vec<QuantizedMatrix>> =

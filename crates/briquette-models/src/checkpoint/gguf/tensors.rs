@@ -225,8 +225,8 @@ fn checkpoint_name(model_type: &str, name: &str) -> String {
         ("ffn_up_exps", "mlp.experts.{expert}.up_proj"),
         ("ffn_down_exps", "mlp.experts.{expert}.down_proj"),
         ("attn_qkv", "self_attn.qkv_proj"),
-        ("post_attention_norm", "post_attention_layernorm"),
-        ("post_ffw_norm", "post_feedforward_layernorm"),
+        ("post_attention_norm", "attention_output_norm"),
+        ("post_ffw_norm", "feedforward_output_norm"),
     ];
     let outer = OUTER
         .iter()
@@ -237,7 +237,6 @@ fn checkpoint_name(model_type: &str, name: &str) -> String {
         let (_, ours) = INNER.iter().find(|(theirs, _)| *theirs == part)?;
         let ours = match (model_type, part) {
             ("phi3", "ffn_up") => "mlp.gate_up_proj",
-            ("gemma2" | "gemma3_text", "ffn_norm") => "pre_feedforward_layernorm",
             _ => ours,
         };
         Some(format!("model.layers.{layer}.{ours}.{kind}"))
