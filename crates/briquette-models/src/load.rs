@@ -142,11 +142,14 @@ impl Model {
         weights.check(&expected, model.config().tie_word_embeddings)?;
 
         model.keep_quantized(&weights, device, dtype)?;
-        let mut stored = weights.take(&expected_tensors(&model));
+        let stored = weights.take(&expected_tensors(&model));
+        let (mut stored, rest): (Vec<_>, _) =
+            stored.into_iter().partition(|tensor| tensor.name.starts_with(LAYERS));
         let architecture = model.config().architecture;
         let fill = Fill { weights: &weights, architecture, device, dtype };
         let turned = pairs(model.config());
         let layers = std::mem::take(&mut model.model.layers).into_iter().enumerate();
+        fill.part(&mut model, "", rest, Model::projections)?;
         // What lay apart leaves room for the next layer.
         let whole = layers.map(|(number, mut layer)| {
             let prefix = format!("{LAYERS}{number}.");
@@ -161,9 +164,7 @@ impl Model {
             }
             Ok(layer)
         });
-        let whole = whole.collect::<Result<_>>()?;
-        fill.part(&mut model, "", stored, Model::projections)?;
-        model.model.layers = whole;
+        model.model.layers = whole.collect::<Result<_>>()?;
         Ok(model.with_k_major_weights())
     }
 

@@ -178,8 +178,8 @@ impl Model {
 
     /// The most tokens a sequence may have on a cache of this policy: the positions the model
     /// knows, or no end (`None`) where positions are counted inside the cache and the policy holds
-    /// fewer tokens, as StreamingLLM does, unless layers have a sliding window: they encode positions
-    /// where tokens were written.
+    /// fewer tokens, as StreamingLLM does, unless layers have a sliding window, in which positions
+    /// are those that tokens were written at.
     pub fn context(&self, policy: &Policy) -> Option<usize> {
         let context = self.config.max_position_embeddings;
         match policy.positions() {

@@ -1,4 +1,4 @@
-use crate::{Activation, nn::layer::Norms};
+use crate::Activation;
 
 /// A family of models, by the `model_type` of its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,17 @@ pub enum Architecture {
     Glm4,
     /// Granite 3.
     Granite,
+}
+
+/// Where the norms of a layer are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Norms {
+    /// Before each block (Llama).
+    Before,
+    /// Behind each block (OLMo 2).
+    Behind,
+    /// Before and behind each block (Gemma 2).
+    Both,
 }
 
 impl Architecture {

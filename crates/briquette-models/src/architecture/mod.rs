@@ -19,8 +19,8 @@ mod smollm3;
 use crate::{ModelConfig, Result, config::keys::Keys};
 
 pub use family::Architecture;
-pub(crate) use family::Defaults;
 use family::{DEFAULTS, Names};
+pub(crate) use family::{Defaults, Norms};
 
 pub(crate) use falcon::{FalconLayer, layer_norm as falcon_norm};
 

@@ -2,6 +2,7 @@ use burn::{module::Module, tensor::Tensor};
 
 use crate::{
     Architecture, Result,
+    architecture::Norms,
     nn::{
         attend::LayerAttention,
         blocks::{Attention, GatedFeedForward},
@@ -13,17 +14,6 @@ use crate::{
         rms_norm::RmsNorm,
     },
 };
-
-/// Where the norms of a layer are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Norms {
-    /// Before each block (Llama).
-    Before,
-    /// Behind each block (OLMo 2).
-    Behind,
-    /// Before and behind each block (Gemma 2).
-    Both,
-}
 
 /// A layer of attention and a feed-forward network. The norms behind blocks have names of their own
 /// here, as those of checkpoints differ.
