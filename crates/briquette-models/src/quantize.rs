@@ -10,8 +10,8 @@ use crate::{
 impl Model {
     /// The same model with quantized weights: those of its linear layers in so many bits, its
     /// embeddings in eight, each level the nearest, and an f16 scale for 128 weights
-    /// ([format](WeightBits::format)). Rows of other lengths, the gates of experts and what is
-    /// quantized already stay as they are. It takes about a half or a quarter of the bytes of
+    /// ([format](WeightBits::format)). Rows of other lengths, the gates of experts, what
+    /// latent attention expands by, and what is quantized already stay as they are. It takes about a half or a quarter of the bytes of
     /// 16-bit weights.
     ///
     /// # Errors
@@ -19,8 +19,8 @@ impl Model {
     pub fn quantize_weights(mut self, bits: WeightBits) -> Result<Self> {
         let device = self.device();
         for (path, projection) in self.projections() {
-            // Experts are chosen by it.
-            if path.ends_with(".gate") {
+            // Experts are chosen by the one, and heads multiply by their parts of the other.
+            if path.ends_with(".gate") || path.ends_with(".kv_b_proj") {
                 continue;
             }
             let Projection::Dense(dense) = &*projection else { continue };
