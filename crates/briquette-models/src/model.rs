@@ -19,6 +19,7 @@ use crate::{
     nn::{
         build::Build,
         decoder::Decoder,
+        latent::READ_BY_HEADS,
         positions::Positions,
         projection::{Projection, Projections, within},
     },
@@ -95,8 +96,10 @@ impl Model {
     #[must_use]
     pub fn with_k_major_weights(mut self) -> Self {
         let device = self.device();
-        for (_, projection) in self.projections() {
-            *projection = projection.clone().laid_out();
+        for (path, projection) in self.projections() {
+            if !path.ends_with(READ_BY_HEADS) {
+                *projection = projection.clone().laid_out();
+            }
         }
         // What lay the other way goes.
         device.memory_cleanup();

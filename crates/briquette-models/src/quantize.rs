@@ -4,7 +4,7 @@ use briquette_ops::QuantizedMatrix;
 
 use crate::{
     Model, Result, WeightBits,
-    nn::{embedding::Embedding, projection::Projection},
+    nn::{embedding::Embedding, latent::READ_BY_HEADS, projection::Projection},
 };
 
 impl Model {
@@ -19,8 +19,8 @@ impl Model {
     pub fn quantize_weights(mut self, bits: WeightBits) -> Result<Self> {
         let device = self.device();
         for (path, projection) in self.projections() {
-            // Experts are chosen by the one, and heads multiply by their parts of the other.
-            if path.ends_with(".gate") || path.ends_with(".kv_b_proj") {
+            // Experts are chosen by gates.
+            if path.ends_with(".gate") || path.ends_with(READ_BY_HEADS) {
                 continue;
             }
             let Projection::Dense(dense) = &*projection else { continue };

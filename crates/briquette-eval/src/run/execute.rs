@@ -360,9 +360,7 @@ impl<'a> UnitRunner<'a> {
     /// policy.
     fn prefill_together(&self, round: &Round<'_>) -> Result<Vec<Start>> {
         let policies = round.batches.len();
-        // A prefill is shared by caches that take values beside their keys.
-        let shared = policies > 1 && self.model.config().latent.is_none();
-        let first = round.batches.first().filter(|_| shared);
+        let first = round.batches.first().filter(|_| policies > 1);
         let asked = first
             .and_then(|batch| Some((self.samples(&batch.rows)?, batch.units().next()?.key.ask?)));
         let Some((samples, ask)) = asked else { return Ok(Vec::new()) };

@@ -14,6 +14,10 @@ use crate::{
     },
 };
 
+/// How the path of the weights ends that each head reads its part of. They stay as they are stored,
+/// output by output.
+pub(crate) const READ_BY_HEADS: &str = ".kv_b_proj";
+
 /// Latent attention ([arXiv:2405.04434](https://arxiv.org/abs/2405.04434)) with absorbed
 /// projections: queries are taken to the latent in place of the latent to keys, and what heads find
 /// is taken to values behind the attention. So one entry of a cache serves all heads.
@@ -174,7 +178,7 @@ mod tests {
             let keys = Tensor::cat(vec![heads.clone().narrow(3, 0, 16), shared], 3);
             let scores = queries.matmul(keys.swap_dims(2, 3)) * config.softmax_scale.unwrap();
             let future = Tensor::<2, Bool>::tril_mask([7, 7], 0, &device);
-            let scores = scores.mask_fill(future.unsqueeze().expand([2, 4, 7, 7]), -1e30);
+            let scores = scores.mask_fill(future.unsqueeze::<4>().expand([2, 4, 7, 7]), -1e30);
             let values = softmax(scores, 3).matmul(heads.narrow(3, 16, 16));
             let values = values.swap_dims(1, 2).reshape([2, 7, 64]);
             assert_close(found, attention.o_proj.forward(values).unwrap());

@@ -125,6 +125,6 @@ mod tests {
         }
         let config = ExpertsConfig { norm_topk_prob: false, ..config };
         let (_, weight) = choose(&config, &gates, &[0.0; 6])[0];
-        assert!((weight - 1.5).abs() < 1e-6, "{weight}");
+        assert!((weight - 1.8).abs() < 1e-6, "{weight}");
     }
 }
