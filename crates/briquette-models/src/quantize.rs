@@ -11,8 +11,8 @@ impl Model {
     /// The same model with quantized weights: those of its linear layers in so many bits, its
     /// embeddings in eight, each level the nearest, and an f16 scale for 128 weights
     /// ([format](WeightBits::format)). Rows of other lengths, the gates of experts, what
-    /// latent attention expands by, and what is quantized already stay as they are. It takes about a half or a quarter of the bytes of
-    /// 16-bit weights.
+    /// latent attention expands by, and what is quantized already stay as they are. It takes about
+    /// a half or a quarter of the bytes of 16-bit weights.
     ///
     /// # Errors
     /// [`Error::Cache`](crate::Error::Cache) for weights that are not finite.

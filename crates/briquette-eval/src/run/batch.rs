@@ -169,8 +169,8 @@ fn is_first(plan: &ModelPlan, batch: &Batch<'_>) -> bool {
     batch.units().any(first)
 }
 
-/// Whether the first prompt of a unit may be read once for several policies: not where values lie in
-/// keys.
+/// Whether the first prompt of a unit may be read once for several policies: not where values lie
+/// in keys.
 fn shares(plan: &ModelPlan, unit: &Unit) -> bool {
     let Some(sample) = plan.sample(unit) else { return false };
     let planned = &plan.entries[unit.entry];
