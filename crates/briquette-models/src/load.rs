@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::{ops::Range, path::Path};
 
 use briquette_ops::is_host;
 use burn::{
@@ -126,6 +126,7 @@ impl Model {
         config.check_checkpoint(weights.count(), weights.longest_side())?;
         let embedding = config.architecture.checkpoint_name("model.embed_tokens.weight");
         weights.complete_names(&embedding);
+        weights.leave_out(|name| drafts(&config, name));
         let mut config = config;
         let mut warnings = Vec::new();
         if config.tie_word_embeddings && !weights.tie(&embedding)? {
@@ -155,9 +156,7 @@ impl Model {
             let prefix = format!("{LAYERS}{number}.");
             let own = stored.extract_if(.., |tensor| tensor.name.starts_with(&prefix)).collect();
             fill.part(&mut layer, &prefix, own, Layer::projections)?;
-            if let Some([head_dim, rotated]) = turned {
-                put_pairs_in_halves(layer.projections(), head_dim, rotated);
-            }
+            put_pairs_in_halves(layer.projections(), &turned);
             let mut layer = layer.merge_projections();
             for (_, projection) in layer.projections() {
                 *projection = projection.clone().laid_out();
@@ -190,21 +189,44 @@ impl Model {
 /// The path of the layers.
 const LAYERS: &str = "model.layers.";
 
-/// Channels of a head, and those of them that are rotated, if a checkpoint has rotated pairs beside
-/// each other.
-fn pairs(config: &ModelConfig) -> Option<[usize; 2]> {
-    let rotated = config.rope.rotated(config.head_dim);
-    config.architecture.interleaves_pairs().then_some([config.head_dim, rotated])
+/// A projection of queries or keys: its name, the channels of a head, and the rotated ones.
+type Rotates = (&'static str, usize, Range<usize>);
+
+/// The projections whose rotated pairs a checkpoint has beside each other.
+fn pairs(config: &ModelConfig) -> Vec<Rotates> {
+    let head_dim = config.head_dim;
+    match config.latent {
+        Some(latent) if latent.rope_interleave => {
+            let (query, key) = (latent.query_dim(), latent.key_dim());
+            let queries = latent.qk_nope_head_dim..query;
+            vec![
+                (".q_proj", query, queries.clone()),
+                (".q_b_proj", query, queries),
+                (".kv_a_proj_with_mqa", key, latent.kv_lora_rank..key),
+            ]
+        }
+        None if config.architecture.interleaves_pairs() => {
+            let rotated = 0..config.rope.rotated(head_dim);
+            vec![(".q_proj", head_dim, rotated.clone()), (".k_proj", head_dim, rotated)]
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Puts the channels of queries and keys into the order that the position encoding rotates.
-fn put_pairs_in_halves(projections: Projections<'_>, head_dim: usize, rotated: usize) {
+fn put_pairs_in_halves(projections: Projections<'_>, pairs: &[Rotates]) {
     for (path, projection) in projections {
-        let turns = path.ends_with("q_proj") || path.ends_with("k_proj");
-        if let (true, Projection::Dense(linear)) = (turns, &*projection) {
-            *projection = Projection::Dense(linear.clone().in_halves(head_dim, rotated));
+        let turns = pairs.iter().find(|(name, ..)| path.ends_with(name));
+        if let (Some((_, head_dim, rotated)), Projection::Dense(linear)) = (turns, &*projection) {
+            *projection = Projection::Dense(linear.clone().in_halves(*head_dim, rotated));
         }
     }
+}
+
+/// Whether a tensor is of the layer that drafts tokens, which DeepSeek stores behind the others.
+fn drafts(config: &ModelConfig, name: &str) -> bool {
+    let behind = format!("{LAYERS}{}.", config.num_hidden_layers);
+    config.architecture == Architecture::DeepseekV3 && name.starts_with(&behind)
 }
 
 fn expected_tensors(model: &Model) -> Expected {

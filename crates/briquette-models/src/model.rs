@@ -19,6 +19,7 @@ use crate::{
     nn::{
         build::Build,
         decoder::Decoder,
+        latent::READ_BY_HEADS,
         positions::Positions,
         projection::{Projection, Projections, within},
     },
@@ -95,8 +96,10 @@ impl Model {
     #[must_use]
     pub fn with_k_major_weights(mut self) -> Self {
         let device = self.device();
-        for (_, projection) in self.projections() {
-            *projection = projection.clone().laid_out();
+        for (path, projection) in self.projections() {
+            if !path.ends_with(READ_BY_HEADS) {
+                *projection = projection.clone().laid_out();
+            }
         }
         // What lay the other way goes.
         device.memory_cleanup();
@@ -159,7 +162,8 @@ impl Model {
     }
 
     /// Weights of the output projection of each layer's attention, `W_O`: `[query_heads * head_dim,
-    /// hidden_size]`, without a bias; quantized ones are expanded.
+    /// hidden_size]`, without a bias; quantized ones are expanded. Those of latent attention are of
+    /// the latent, `[query_heads * kv_lora_rank, hidden_size]`.
     pub fn output_projections(&self) -> Vec<Tensor<2>> {
         self.model.output_projections(self.dtype())
     }
@@ -202,7 +206,7 @@ impl Model {
             Some(Budget::Ratio(ratio)) => (ratio * seen as f64) as usize,
             // A budget in bytes is for all layers; an entry takes its keys and values at least.
             Some(Budget::Bytes(bytes)) => {
-                let entry = self.cache_shape().token_bytes(self.dtype());
+                let entry = self.config.token_bytes(self.dtype());
                 usize::try_from(bytes).unwrap_or(usize::MAX) / entry.max(1)
             }
             None => seen,

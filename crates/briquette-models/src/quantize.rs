@@ -4,23 +4,23 @@ use briquette_ops::QuantizedMatrix;
 
 use crate::{
     Model, Result, WeightBits,
-    nn::{embedding::Embedding, projection::Projection},
+    nn::{embedding::Embedding, latent::READ_BY_HEADS, projection::Projection},
 };
 
 impl Model {
     /// The same model with quantized weights: those of its linear layers in so many bits, its
     /// embeddings in eight, each level the nearest, and an f16 scale for 128 weights
-    /// ([format](WeightBits::format)). Rows of other lengths, the gates of experts and what is
-    /// quantized already stay as they are. It takes about a half or a quarter of the bytes of
-    /// 16-bit weights.
+    /// ([format](WeightBits::format)). Rows of other lengths, the gates of experts, what
+    /// latent attention expands by, and what is quantized already stay as they are. It takes about
+    /// a half or a quarter of the bytes of 16-bit weights.
     ///
     /// # Errors
     /// [`Error::Cache`](crate::Error::Cache) for weights that are not finite.
     pub fn quantize_weights(mut self, bits: WeightBits) -> Result<Self> {
         let device = self.device();
         for (path, projection) in self.projections() {
-            // Experts are chosen by it.
-            if path.ends_with(".gate") {
+            // Experts are chosen by gates.
+            if path.ends_with(".gate") || path.ends_with(READ_BY_HEADS) {
                 continue;
             }
             let Projection::Dense(dense) = &*projection else { continue };

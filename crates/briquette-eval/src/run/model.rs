@@ -152,7 +152,7 @@ pub struct OpenModel {
 impl OpenModel {
     /// Bytes of the keys and values of a token, all kept.
     pub(super) fn bytes_of_token(&self) -> usize {
-        self.config.cache_shape().token_bytes(self.spec.dtype.burn())
+        self.config.token_bytes(self.spec.dtype.burn())
     }
 
     /// Warning where tasks do not use the chat template of the model, or cannot.

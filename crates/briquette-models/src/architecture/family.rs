@@ -36,6 +36,8 @@ pub enum Architecture {
     Glm4,
     /// Granite 3.
     Granite,
+    /// DeepSeek V3 and R1.
+    DeepseekV3,
 }
 
 /// Where the norms of a layer are.

@@ -3,7 +3,9 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::{Architecture, DEFAULTS, Defaults, Names};
-use crate::{ExpertsConfig, ModelConfig, Result, config::keys::Keys, setting::contradiction};
+use crate::{
+    ExpertsConfig, ModelConfig, Result, Routing, config::keys::Keys, setting::contradiction,
+};
 
 /// Mixtral (Jiang et al., 2024, [arXiv:2401.04088](https://arxiv.org/abs/2401.04088)): Mistral with
 /// experts in place of the feed-forward network. The weights of a token's experts sum to 1.
@@ -22,6 +24,8 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         experts: number_of_experts(own.num_experts, own.num_local_experts)?.unwrap_or(8),
         experts_per_token: own.num_experts_per_tok.unwrap_or(2),
         intermediate_size: config.intermediate_size,
+        shared_intermediate_size: None,
+        routing: Routing::Softmax,
         norm_topk_prob: true,
         dense_layers: BTreeSet::new(),
     };

@@ -1,7 +1,9 @@
 use serde::Deserialize;
 
 use super::{Architecture, Defaults, mixtral::number_of_experts, qwen2::DEFAULTS_OF_QWEN, qwen3};
-use crate::{ExpertsConfig, ModelConfig, Result, config::keys::Keys, setting::check_positive};
+use crate::{
+    ExpertsConfig, ModelConfig, Result, Routing, config::keys::Keys, setting::check_positive,
+};
 
 /// The mixtures of Qwen3 ([arXiv:2505.09388](https://arxiv.org/abs/2505.09388)): Qwen3 with experts
 /// in place of the feed-forward network, in every layer or in some.
@@ -18,6 +20,8 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         experts: number_of_experts(own.num_experts, own.num_local_experts)?.unwrap_or(128),
         experts_per_token: own.num_experts_per_tok.unwrap_or(8),
         intermediate_size: own.moe_intermediate_size.unwrap_or(768),
+        shared_intermediate_size: None,
+        routing: Routing::Softmax,
         norm_topk_prob: own.norm_topk_prob.unwrap_or(false),
         dense_layers: (0..config.num_hidden_layers).filter(|layer| !sparse(layer)).collect(),
     };

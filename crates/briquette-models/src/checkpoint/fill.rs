@@ -16,6 +16,9 @@ use crate::{
 /// Numbers that a thread converts at once.
 const AT_ONCE: usize = 1 << 14;
 
+/// The parameter that is f32 in a model of any type: experts are chosen by small differences.
+const IN_F32: &str = "e_score_correction_bias";
+
 /// Brings the weights of a checkpoint into parts of a model, in a type, on a device.
 pub(crate) struct Fill<'a> {
     pub(crate) weights: &'a Weights,
@@ -39,7 +42,18 @@ impl Fill<'_> {
         for tensor in &mut tensors {
             tensor.name = tensor.name.split_off(prefix.len());
         }
-        let adapter = PyTorchToBurnAdapter.chain(FloatCastAdapter::to(self.dtype));
+        let in_f32 = tensors.extract_if(.., |tensor| tensor.name.ends_with(IN_F32)).collect();
+        Self::apply(part, prefix, in_f32, DType::F32)?;
+        Self::apply(part, prefix, tensors, self.dtype)
+    }
+
+    fn apply<M: ModuleSnapshot>(
+        part: &mut M,
+        prefix: &str,
+        tensors: Vec<Tensor>,
+        dtype: DType,
+    ) -> Result<()> {
+        let adapter = PyTorchToBurnAdapter.chain(FloatCastAdapter::to(dtype));
         let result = part.apply(tensors, None, Some(Box::new(adapter)), true);
         if let Some(error) = result.errors.into_iter().next() {
             let (ApplyError::ShapeMismatch { path, .. }

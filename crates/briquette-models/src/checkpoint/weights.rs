@@ -129,6 +129,11 @@ impl Weights {
         }
     }
 
+    /// Leaves out tensors by their names, as if the files had none such.
+    pub(crate) fn leave_out(&mut self, leaves: impl Fn(&str) -> bool) {
+        self.place.retain(|name, _| !leaves(name));
+    }
+
     /// Whether the head is the `embedding`, if the configuration says that it is: not where both
     /// are stored and differ. Where only the head is stored, it becomes the embedding.
     ///

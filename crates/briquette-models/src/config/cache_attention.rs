@@ -1,6 +1,7 @@
 use std::fmt::Debug;
 
 use briquette::{CacheConfig, Policy};
+use burn::tensor::DType;
 
 use crate::{Error, ModelConfig, Result};
 
@@ -30,7 +31,22 @@ impl ModelConfig {
         }
     }
 
+    /// Bytes of the keys and values of a token in all layers, in this data type.
+    pub fn token_bytes(&self, dtype: DType) -> usize {
+        let apart = self.cache_shape().token_bytes(dtype);
+        // Of the latent there is one, which is both.
+        if self.latent.is_some() { apart / 2 } else { apart }
+    }
+
+    /// Channels of keys that are values, if values lie in keys.
+    fn values_in_keys(&self) -> Option<usize> {
+        self.latent.map(|latent| latent.kv_lora_rank)
+    }
+
     pub(crate) fn with_attention(&self, mut config: CacheConfig) -> CacheConfig {
+        if let Some(channels) = self.values_in_keys() {
+            config = config.with_values_in_keys(channels);
+        }
         config.softmax_scale = self.softmax_scale;
         config.softcap = self.attn_logit_softcapping;
         if self.has_windows() {
@@ -44,6 +60,8 @@ impl ModelConfig {
     pub(crate) fn check_attention(&self, config: &CacheConfig) -> Result<()> {
         same("softmax_scale", self.softmax_scale, config.softmax_scale)?;
         same("softcap", self.attn_logit_softcapping, config.softcap)?;
+        let found = config.value_dim.filter(|_| config.values_in_keys);
+        same("values_in_keys", self.values_in_keys(), found)?;
         (0..self.num_hidden_layers).try_for_each(|layer| {
             let found = config.windows.as_ref().and_then(|all| all.get(layer).copied().flatten());
             same("windows", self.window(layer), found)

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    Result,
+    Result, Routing,
     setting::{check_positive, invalid},
 };
 
@@ -14,6 +14,11 @@ pub struct ExpertsConfig {
     pub experts_per_token: usize,
     /// Channels inside an expert.
     pub intermediate_size: usize,
+    /// Channels inside the network that every token goes through beside its experts, if there is
+    /// one.
+    pub shared_intermediate_size: Option<usize>,
+    /// How the experts of a token are chosen.
+    pub routing: Routing,
     /// Whether the weights of a token's experts are made to sum to 1.
     pub norm_topk_prob: bool,
     /// Layers that have one network, as wide as `intermediate_size` of the configuration, instead.
@@ -30,6 +35,6 @@ impl ExpertsConfig {
             let must_be = format!("from 1 to {experts} = {}", self.experts);
             return Err(invalid("num_experts_per_tok", self.experts_per_token, must_be));
         }
-        Ok(())
+        self.routing.check(experts, self.experts)
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod cache_attention;
 pub(crate) mod experts_config;
 pub(crate) mod given;
 pub(crate) mod keys;
+pub(crate) mod latent_config;
 pub(crate) mod model_config;
 pub(crate) mod partial_rotary;
 pub(crate) mod quantization;

@@ -15,7 +15,7 @@ use std::{collections::BTreeSet, path::Path};
 use briquette::CacheShape;
 
 use crate::{
-    Activation, Architecture, Error, ExpertsConfig, Result,
+    Activation, Architecture, Error, ExpertsConfig, LatentConfig, Result,
     architecture::Defaults,
     checkpoint::{
         gguf::{self, Gguf},
@@ -62,7 +62,7 @@ pub struct ModelConfig {
     pub num_attention_heads: usize,
     /// Key-value heads per layer.
     pub num_key_value_heads: usize,
-    /// Channels per head.
+    /// Channels per head; of latent attention those that are rotated.
     pub head_dim: usize,
     /// Added to the mean square in RMSNorm, to the variance in LayerNorm.
     pub rms_norm_eps: f64,
@@ -95,6 +95,8 @@ pub struct ModelConfig {
     pub hidden_act: Activation,
     /// The feed-forward networks of a mixture, if it is one.
     pub experts: Option<ExpertsConfig>,
+    /// Latent attention, if it has that.
+    pub latent: Option<LatentConfig>,
     /// Factor of query-key products; `None` is `1 / √head_dim`.
     pub softmax_scale: Option<f64>,
     /// Factor of the embeddings (Gemma, Granite).
@@ -195,7 +197,7 @@ impl ModelConfig {
             layers: self.num_hidden_layers,
             query_heads: self.num_attention_heads,
             kv_heads: self.num_key_value_heads,
-            head_dim: self.head_dim,
+            head_dim: self.latent.map_or(self.head_dim, |latent| latent.key_dim()),
         }
     }
 
@@ -294,6 +296,7 @@ impl ModelConfig {
             qk_norm: None,
             hidden_act: activation::of_keys(own, other, defaults.activation)?,
             experts: None,
+            latent: None,
             softmax_scale: None,
             embedding_multiplier: None,
             residual_multiplier: None,

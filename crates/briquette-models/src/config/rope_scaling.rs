@@ -309,13 +309,17 @@ fn require(key: &'static str, value: Option<f64>) -> Result<f64> {
     }
 }
 
+/// YaRN's growth of scores with a factor of the context.
+pub(crate) fn mscale(factor: f64, share: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * share * factor.ln() + 1.0 }
+}
+
 /// YaRN's factor of cosines and sines: `0.1 · ln(factor) + 1`, or a ratio of two such.
 fn yarn_attention_factor(parameters: &RopeParameters, factor: f64) -> f64 {
-    let grown = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
     let set = |value: Option<f64>| value.filter(|value| *value != 0.0);
     match (parameters.attention_factor, set(parameters.mscale), set(parameters.mscale_all_dim)) {
         (Some(given), ..) => given,
-        (None, Some(mscale), Some(all)) => grown(mscale) / grown(all),
-        _ => grown(1.0),
+        (None, Some(share), Some(all)) => mscale(factor, share) / mscale(factor, all),
+        _ => mscale(factor, 1.0),
     }
 }

@@ -32,8 +32,15 @@ impl ModelConfig {
                 experts.map_or(0, |experts| experts.intermediate_size),
                 1 << 31,
             ),
+            (
+                "the intermediate size of the shared experts",
+                experts.and_then(|experts| experts.shared_intermediate_size).unwrap_or(0),
+                1 << 31,
+            ),
         ];
-        match limits.into_iter().find(|(_, found, most)| found > most) {
+        let latent = self.latent.iter().flat_map(|latent| latent.sizes());
+        let latent = latent.map(|(key, found)| (key, found, 1 << 20));
+        match limits.into_iter().chain(latent).find(|(_, found, most)| found > most) {
             Some((key, found, most)) => Err(invalid(key, found, format!("at most {most}"))),
             None => Ok(()),
         }
@@ -52,9 +59,10 @@ impl ModelConfig {
                 return Err(invalid(key, found, must_be));
             }
         }
-        if self.head_dim > longest {
+        let head_dim = self.cache_shape().head_dim;
+        if head_dim > longest {
             let must_be = format!("at most {longest}, the longest side of a tensor");
-            return Err(invalid("head_dim", self.head_dim, must_be));
+            return Err(invalid("head_dim", head_dim, must_be));
         }
         Ok(())
     }

@@ -1,4 +1,6 @@
-use briquette::{KvCache, Reconstruction, Result, SharedPrefill, position::PositionEncoding};
+use briquette::{
+    Error, KvCache, Reconstruction, Result, SharedPrefill, position::PositionEncoding,
+};
 use burn::tensor::Tensor;
 
 /// Receiver of a model's queries, keys and values: a [`KvCache`], or something around one that
@@ -17,6 +19,30 @@ pub trait Attend {
         values: Tensor<4>,
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>>;
+
+    /// Computes the attention of new tokens in one layer of a model whose values are the first
+    /// channels of its keys (DeepSeek). Shapes and meaning are those of
+    /// [`KvCache::attend_keys`]. What takes values beside keys only refuses it.
+    ///
+    /// # Errors
+    /// As [`KvCache::attend_keys`], and [`Error::Stage`] where it is not implemented.
+    fn attend_keys(
+        &mut self,
+        layer: usize,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
+        let _ = (queries, keys, encoding);
+        Err(Error::Stage {
+            stage: "call",
+            name: "attend_keys".into(),
+            reason: format!(
+                "this pass takes values beside keys, and those of layer {layer} are in its keys: \
+                 run the model on a `KvCache`"
+            ),
+        })
+    }
 
     /// Receives the hidden states, `[batch, tokens, hidden_size]`, of which the queries, keys and
     /// values of the next call are made, after the norm before them.
@@ -42,6 +68,16 @@ impl Attend for KvCache {
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
         Self::attend(self, layer, queries, keys, values, encoding)
+    }
+
+    fn attend_keys(
+        &mut self,
+        layer: usize,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
+        Self::attend_keys(self, layer, queries, keys, encoding)
     }
 }
 

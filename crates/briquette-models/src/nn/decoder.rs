@@ -14,7 +14,7 @@ use crate::{
         embedding::Embedding,
         layer::BlockLayer,
         positions::Positions,
-        projection::{Projection, Projections, within},
+        projection::{Projections, within},
         residual::Residual,
         rms_norm::RmsNorm,
     },
@@ -89,10 +89,10 @@ impl Decoder {
             .collect()
     }
 
-    /// The weights of each layer's output projection, `[heads * head_dim, hidden_size]`, quantized
-    /// ones expanded to `dtype`.
+    /// The weights of each layer's output projection, `[heads * value_dim, hidden_size]`, where
+    /// `value_dim` is that of a cache; quantized ones expanded to `dtype`.
     pub(crate) fn output_projections(&self, dtype: DType) -> Vec<Tensor<2>> {
-        self.layers.iter().map(|layer| layer.output_projection().weight(dtype)).collect()
+        self.layers.iter().map(|layer| layer.output_weight(dtype)).collect()
     }
 }
 
@@ -142,10 +142,10 @@ impl Layer {
         }
     }
 
-    fn output_projection(&self) -> &Projection {
+    fn output_weight(&self, dtype: DType) -> Tensor<2> {
         match self {
-            Self::Blocks(inner) => inner.output_projection(),
-            Self::Falcon(inner) => &inner.self_attn.o_proj,
+            Self::Blocks(inner) => inner.output_weight(dtype),
+            Self::Falcon(inner) => inner.self_attn.o_proj.weight(dtype),
         }
     }
 

@@ -1,6 +1,7 @@
 use burn::{
-    module::Module,
-    tensor::{IndexingUpdateOp, Int, Tensor, TensorData},
+    module::{Module, Param},
+    nn::Initializer,
+    tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData},
 };
 
 use crate::{
@@ -9,12 +10,14 @@ use crate::{
         blocks::GatedFeedForward,
         build::Build,
         projection::{Projection, Projections, within},
+        router::choose,
     },
 };
 
 /// A mixture of experts (Shazeer et al., 2017,
 /// [arXiv:1701.06538](https://arxiv.org/abs/1701.06538)): a token goes through the few networks
-/// whose gates are highest, and their outputs are added with the gates' softmax as weights.
+/// whose gates are highest, and their outputs are added with weights, as its
+/// [`Routing`](crate::Routing) says.
 ///
 /// The gates are read to the host, which waits for the device once per layer: there each expert's
 /// tokens are collected, so an expert computes for these only.
@@ -22,18 +25,25 @@ use crate::{
 pub(crate) struct Experts {
     gate: Projection,
     experts: Vec<GatedFeedForward>,
-    experts_per_token: usize,
-    norm_topk_prob: bool,
+    /// What every token goes through beside its experts.
+    shared_experts: Option<GatedFeedForward>,
+    /// Added to gates for the choice of experts.
+    e_score_correction_bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    config: ExpertsConfig,
 }
 
 impl Experts {
-    pub(crate) fn new(build: Build<'_>, experts: &ExpertsConfig) -> Self {
-        let expert = |_| GatedFeedForward::new(build, experts.intermediate_size);
+    pub(crate) fn new(build: Build<'_>, config: &ExpertsConfig) -> Self {
+        let expert = |_| GatedFeedForward::new(build, config.intermediate_size);
+        let shared = |inner| GatedFeedForward::new(build, inner);
+        let correction = || Initializer::Zeros.init([config.experts], build.device);
         Self {
-            gate: build.linear(build.config.hidden_size, experts.experts, false),
-            experts: (0..experts.experts).map(expert).collect(),
-            experts_per_token: experts.experts_per_token,
-            norm_topk_prob: experts.norm_topk_prob,
+            gate: build.linear(build.config.hidden_size, config.experts, false),
+            experts: (0..config.experts).map(expert).collect(),
+            shared_experts: config.shared_intermediate_size.map(shared),
+            e_score_correction_bias: config.routing.is_corrected().then(correction),
+            config: config.clone(),
         }
     }
 
@@ -42,7 +52,9 @@ impl Experts {
         let experts = experts.flat_map(|(number, expert)| {
             within(&format!("experts.{number}"), expert.projections())
         });
-        [("gate".into(), &mut self.gate)].into_iter().chain(experts).collect()
+        let shared = self.shared_experts.iter_mut();
+        let shared = shared.flat_map(|shared| within("shared_experts", shared.projections()));
+        [("gate".into(), &mut self.gate)].into_iter().chain(experts).chain(shared).collect()
     }
 
     /// `[batch, tokens, hidden_size]` -> the same
@@ -50,10 +62,13 @@ impl Experts {
         let shape = x.dims();
         let [batch, tokens, channels] = shape;
         let rows = x.reshape([batch * tokens, channels]);
-        let gates = self.gate.forward(rows.clone())?.try_into_vec_as::<f32>()?;
+        let routed = self.route(rows.clone())?;
         let (device, dtype) = (rows.device(), rows.dtype());
-        let mut sum = rows.zeros_like();
-        for (expert, routed) in self.experts.iter().zip(self.route(&gates)) {
+        let mut sum = match &self.shared_experts {
+            Some(shared) => shared.forward(rows.clone())?,
+            None => rows.zeros_like(),
+        };
+        for (expert, routed) in self.experts.iter().zip(routed) {
             if routed.is_empty() {
                 continue;
             }
@@ -68,22 +83,26 @@ impl Experts {
         Ok(sum.reshape(shape))
     }
 
-    /// The tokens of each expert, with the weights of its output. Of equal gates the first expert's
-    /// wins.
-    fn route(&self, gates: &[f32]) -> Vec<Vec<(i64, f32)>> {
+    /// The tokens of each expert, with the weights of its output.
+    fn route(&self, rows: Tensor<2>) -> Result<Vec<Vec<(i64, f32)>>> {
+        let count = rows.dims()[0] * self.experts.len();
+        let gates = match &self.e_score_correction_bias {
+            None => self.gate.forward(rows)?,
+            // In f32, as is the choice; the correction is read with the gates.
+            Some(correction) => {
+                let weight = self.gate.weight(DType::F32).cast(DType::F32);
+                let gates = rows.cast(DType::F32).matmul(weight);
+                Tensor::cat(vec![gates, correction.val().cast(DType::F32).unsqueeze()], 0)
+            }
+        };
+        let gates = gates.try_into_vec_as::<f32>()?;
+        let (gates, correction) = gates.split_at(count);
         let mut routed = vec![Vec::new(); self.experts.len()];
         for (token, gates) in (0..).zip(gates.chunks_exact(self.experts.len())) {
-            let highest = gates.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let weights: Vec<f32> = gates.iter().map(|gate| (gate - highest).exp()).collect();
-            let mut order: Vec<usize> = (0..weights.len()).collect();
-            order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
-            order.truncate(self.experts_per_token);
-            let chosen: f32 = order.iter().map(|expert| weights[*expert]).sum();
-            let total = if self.norm_topk_prob { chosen } else { weights.iter().sum() };
-            for expert in order {
-                routed[expert].push((token, weights[expert] / total));
+            for (expert, weight) in choose(&self.config, gates, correction) {
+                routed[expert].push((token, weight));
             }
         }
-        routed
+        Ok(routed)
     }
 }

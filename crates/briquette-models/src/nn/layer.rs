@@ -1,4 +1,7 @@
-use burn::{module::Module, tensor::Tensor};
+use burn::{
+    module::Module,
+    tensor::{DType, Tensor},
+};
 
 use crate::{
     Architecture, Result,
@@ -8,8 +11,9 @@ use crate::{
         blocks::{Attention, GatedFeedForward},
         build::Build,
         experts::Experts,
+        latent::LatentAttention,
         merged::{MergedAttention, MergedFeedForward},
-        projection::{Projection, Projections, within},
+        projection::{Projections, within},
         residual::Residual,
         rms_norm::RmsNorm,
     },
@@ -73,10 +77,12 @@ impl BlockLayer {
         all
     }
 
-    pub(crate) fn output_projection(&self) -> &Projection {
+    /// See [`Decoder::output_projections`](super::decoder::Decoder::output_projections).
+    pub(crate) fn output_weight(&self, dtype: DType) -> Tensor<2> {
         match &self.self_attn {
-            SelfAttention::Separate(attention) => &attention.o_proj,
-            SelfAttention::Merged(attention) => &attention.o_proj,
+            SelfAttention::Separate(attention) => attention.o_proj.weight(dtype),
+            SelfAttention::Merged(attention) => attention.o_proj.weight(dtype),
+            SelfAttention::Latent(attention) => attention.output_weight(dtype),
         }
     }
 
@@ -92,10 +98,14 @@ impl BlockLayer {
 pub(crate) enum SelfAttention {
     Separate(Attention),
     Merged(MergedAttention),
+    Latent(LatentAttention),
 }
 
 impl SelfAttention {
     fn new(build: Build<'_>) -> Self {
+        if let Some(latent) = build.config.latent {
+            return Self::Latent(LatentAttention::new(build, latent));
+        }
         match build.config.architecture {
             Architecture::Phi3 => Self::Merged(MergedAttention::new(build)),
             _ => Self::Separate(Attention::new(build)),
@@ -106,6 +116,7 @@ impl SelfAttention {
         match self {
             Self::Separate(attention) => attention.forward(x, at),
             Self::Merged(attention) => attention.forward(x, at),
+            Self::Latent(attention) => attention.forward(x, at),
         }
     }
 
@@ -113,13 +124,14 @@ impl SelfAttention {
         match self {
             Self::Separate(attention) => attention.projections(),
             Self::Merged(attention) => attention.projections(),
+            Self::Latent(attention) => attention.projections(),
         }
     }
 
     fn merge_projections(self) -> Self {
         match &self {
             Self::Separate(apart) => MergedAttention::of(apart).map_or(self, Self::Merged),
-            Self::Merged(_) => self,
+            _ => self,
         }
     }
 }

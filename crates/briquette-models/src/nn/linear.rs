@@ -1,9 +1,9 @@
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use burn::{
     module::{Module, Param},
     nn,
-    tensor::{Device, Tensor, TensorData},
+    tensor::{Device, Tensor, TensorData, s},
 };
 
 use briquette::ops::{Ops, best};
@@ -73,19 +73,16 @@ impl Linear {
     }
 
     /// The same layer whose outputs are heads of so many channels: of pairs beside each other in
-    /// the `rotated` first ones, the first of each pair come before the second of each.
-    pub(crate) fn in_halves(self, head_dim: usize, rotated: usize) -> Self {
+    /// the `rotated` ones, the first of each pair come before the second of each.
+    pub(crate) fn in_halves(self, head_dim: usize, rotated: &Range<usize>) -> Self {
         let halves = |all: Tensor<2>| {
             let [rows, outputs] = all.dims();
-            let heads = all.reshape([rows, outputs / head_dim, head_dim]);
-            let [count, rest] = [outputs / head_dim, head_dim - rotated];
-            let pairs = heads.clone().narrow(2, 0, rotated).reshape([rows, count, rotated / 2, 2]);
-            let turned = pairs.swap_dims(2, 3).reshape([rows, count, rotated]);
-            let all = match rest {
-                0 => turned,
-                _ => Tensor::cat(vec![turned, heads.narrow(2, rotated, rest)], 2),
-            };
-            all.reshape([rows, outputs])
+            let [count, turning] = [outputs / head_dim, rotated.len()];
+            let heads = all.reshape([rows, count, head_dim]);
+            let pairs = heads.clone().narrow(2, rotated.start, turning);
+            let pairs = pairs.reshape([rows, count, turning / 2, 2]).swap_dims(2, 3);
+            let turned = pairs.reshape([rows, count, turning]);
+            heads.slice_assign(s![.., .., rotated.clone()], turned).reshape([rows, outputs])
         };
         let weight = self.weight.map(halves);
         let bias = self.bias.map(|bias| bias.map(|bias| halves(bias.unsqueeze()).squeeze_dim(0)));

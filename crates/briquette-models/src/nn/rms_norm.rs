@@ -31,6 +31,10 @@ impl RmsNorm {
         Self { weight, epsilon, weight_less_one, ops }
     }
 
+    pub(crate) fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
+    }
+
     /// `[.., channels]` -> `[.., channels]`
     pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
         Ok(self.add(x, None)?.1)
