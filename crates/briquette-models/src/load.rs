@@ -10,7 +10,7 @@ use crate::{
     Architecture, Error, Model, ModelConfig, Result,
     checkpoint::{
         fill::Fill,
-        source,
+        source, stacked,
         weights::{Expected, Slot, Weights},
     },
     nn::{
@@ -123,9 +123,10 @@ impl Model {
             return Err(unsupported(&reason));
         }
         let mut weights = open()?;
-        config.check_checkpoint(weights.count(), weights.longest_side())?;
         let embedding = config.architecture.checkpoint_name("model.embed_tokens.weight");
         weights.complete_names(&embedding);
+        stacked::unstack(&mut weights, &config)?;
+        config.check_checkpoint(weights.count(), weights.longest_side())?;
         let mut config = config;
         let mut warnings = Vec::new();
         if config.tie_word_embeddings && !weights.tie(&embedding)? {

@@ -17,7 +17,7 @@ use common::{
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
-const CHECKPOINTS: [&str; 24] = [
+const CHECKPOINTS: [&str; 25] = [
     "llama",
     "llama-linear",
     "llama-dynamic",
@@ -42,6 +42,7 @@ const CHECKPOINTS: [&str; 24] = [
     "glm",
     "glm4",
     "granite",
+    "gpt-oss",
 ];
 const VOCABULARY: usize = 96;
 

@@ -1,4 +1,4 @@
-use crate::{Activation, nn::layer::Norms};
+use crate::{Activation, checkpoint::stacked::Stacked, nn::layer::Norms};
 
 /// A family of models, by the `model_type` of its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub enum Architecture {
     Glm4,
     /// Granite 3.
     Granite,
+    /// gpt-oss.
+    GptOss,
 }
 
 impl Architecture {
@@ -45,6 +47,19 @@ impl Architecture {
             Self::Gemma2 | Self::Gemma3 | Self::Glm4 => Norms::Both,
             Self::Olmo2 | Self::Olmo3 => Norms::Behind,
             _ => Norms::Before,
+        }
+    }
+
+    /// Whether its attention has a learned logit per query head, which has no value.
+    pub(crate) fn has_sinks(self) -> bool {
+        matches!(self, Self::GptOss)
+    }
+
+    /// The tensors in which its checkpoints hold matrices of all experts of a layer.
+    pub(crate) fn stacked(self) -> &'static [Stacked] {
+        match self {
+            Self::GptOss => super::gpt_oss::STACKED,
+            _ => &[],
         }
     }
 

@@ -5,6 +5,7 @@ mod falcon;
 mod family;
 mod gemma;
 mod glm;
+mod gpt_oss;
 mod granite;
 mod llama;
 mod mistral;
@@ -26,7 +27,7 @@ pub(crate) use falcon::{FalconLayer, layer_norm as falcon_norm};
 
 type Read = fn(&Keys) -> Result<ModelConfig>;
 
-const ARCHITECTURES: [(&str, Architecture, Read, Names); 16] = [
+const ARCHITECTURES: [(&str, Architecture, Read, Names); 17] = [
     ("llama", Architecture::Llama, llama::read, &[]),
     ("mistral", Architecture::Mistral, mistral::read, &[]),
     ("qwen2", Architecture::Qwen2, qwen2::read, &[]),
@@ -43,6 +44,7 @@ const ARCHITECTURES: [(&str, Architecture, Read, Names); 16] = [
     ("glm", Architecture::Glm, glm::read, &[]),
     ("glm4", Architecture::Glm4, glm::read_4, glm::NAMES_4),
     ("granite", Architecture::Granite, granite::read, &[]),
+    ("gpt_oss", Architecture::GptOss, gpt_oss::read, gpt_oss::NAMES),
 ];
 
 impl Architecture {

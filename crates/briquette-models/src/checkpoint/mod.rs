@@ -20,5 +20,6 @@ mod pickle_limit;
 mod pytorch;
 mod safetensors;
 pub(crate) mod source;
+pub(crate) mod stacked;
 mod tensors;
 pub(crate) mod weights;

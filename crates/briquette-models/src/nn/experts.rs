@@ -4,7 +4,7 @@ use burn::{
 };
 
 use crate::{
-    ExpertsConfig, Result,
+    Architecture, ExpertsConfig, Result,
     nn::{
         blocks::GatedFeedForward,
         build::Build,
@@ -29,8 +29,9 @@ pub(crate) struct Experts {
 impl Experts {
     pub(crate) fn new(build: Build<'_>, experts: &ExpertsConfig) -> Self {
         let expert = |_| GatedFeedForward::new(build, experts.intermediate_size);
+        let bias = build.config.architecture == Architecture::GptOss;
         Self {
-            gate: build.linear(build.config.hidden_size, experts.experts, false),
+            gate: build.linear(build.config.hidden_size, experts.experts, bias),
             experts: (0..experts.experts).map(expert).collect(),
             experts_per_token: experts.experts_per_token,
             norm_topk_prob: experts.norm_topk_prob,

@@ -90,6 +90,13 @@ impl BlockLayer {
         }
     }
 
+    /// The sinks of its attention, if that has some.
+    pub(crate) fn sinks(&self) -> Option<Tensor<1>> {
+        let (SelfAttention::Separate(Attention { sinks, .. })
+        | SelfAttention::Merged(MergedAttention { sinks, .. })) = &self.self_attn;
+        Some(sinks.as_ref()?.val())
+    }
+
     pub(crate) fn merge_projections(self) -> Self {
         let (self_attn, mlp) = (self.self_attn.merge_projections(), self.mlp.merge_projections());
         Self { self_attn, mlp, ..self }
