@@ -17,7 +17,7 @@ use common::{
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
-const CHECKPOINTS: [&str; 25] = [
+const CHECKPOINTS: [&str; 26] = [
     "llama",
     "llama-linear",
     "llama-dynamic",
@@ -43,6 +43,7 @@ const CHECKPOINTS: [&str; 25] = [
     "glm4",
     "granite",
     "gpt-oss",
+    "gpt-oss-mxfp4",
 ];
 const VOCABULARY: usize = 96;
 

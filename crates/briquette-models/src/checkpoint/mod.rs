@@ -15,6 +15,7 @@
 pub(crate) mod fill;
 mod folder;
 pub(crate) mod gguf;
+mod mxfp4;
 pub(crate) mod part;
 mod pickle_limit;
 mod pytorch;

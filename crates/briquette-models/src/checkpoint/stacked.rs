@@ -1,15 +1,16 @@
-use std::io;
+use std::{io, sync::Arc};
 
 use burn_store::burn_pack::{Bytes, Error as PackError, Tensor};
 
 use crate::{
     Error, ModelConfig, Result,
-    checkpoint::{tensors::Stored, weights::Weights},
+    checkpoint::{mxfp4::Mxfp4, tensors::Stored, weights::Weights},
 };
 
 /// A tensor that holds a matrix of every expert of a layer, and the projections whose outputs the
 /// matrices have: `[experts, inputs, outputs]`, and `[experts, outputs]` for their biases, whose
-/// name ends with `_bias`.
+/// name ends with `_bias`. Matrices in [`Mxfp4`] lie in two tensors, whose names end with `_blocks`
+/// and `_scales`.
 pub(crate) struct Stacked {
     /// Its name, beside the numbers that experts of their own would have.
     pub(crate) name: &'static str,
@@ -28,7 +29,7 @@ pub(crate) enum Outputs {
 
 impl Outputs {
     /// Their places among so many.
-    fn among(self, outputs: usize) -> impl ExactSizeIterator<Item = usize> {
+    pub(super) fn among(self, outputs: usize) -> impl ExactSizeIterator<Item = usize> {
         let (first, step) = match self {
             Self::All => (0, 1),
             Self::Even => (0, 2),
@@ -64,6 +65,26 @@ pub(crate) fn unstack(weights: &mut Weights, config: &ModelConfig) -> Result<()>
                     }
                 }
             }
+            let [blocks, scales] = ["_blocks", "_scales"].map(|end| named(format!("{name}{end}")));
+            let Some((file, stored)) = weights.remove(&blocks) else { continue };
+            let Some((_, of_scales)) = weights.remove(&scales) else {
+                let shape = stored.tensor.shape.iter().take(3).copied().collect();
+                return Err(Error::MissingTensor { tensor: scales, shape, count: 1 });
+            };
+            let shape = stored.tensor.shape.to_vec();
+            let Some(all) = Mxfp4::of(stored, of_scales, experts) else {
+                return Err(not_of(&blocks, &shape, experts));
+            };
+            for (projection, outputs) in *projections {
+                for expert in 0..experts {
+                    let name = named(format!("{expert}.{projection}.weight"));
+                    let rows = all.rows(expert, *outputs);
+                    let numbers = rows.deferred(name.clone()).into();
+                    let quantized =
+                        Arc::new(move |name: &str, device: &_| rows.quantized(name, device));
+                    weights.insert_quantized(file, name, numbers, quantized);
+                }
+            }
         }
     }
     Ok(())
@@ -87,7 +108,7 @@ fn each<'a>(name: &str, whole: &'a Stored, experts: usize) -> Result<Each<'a>> {
 }
 
 /// The error of a tensor that does not hold something of each expert.
-pub(super) fn not_of(name: &str, shape: &[usize], experts: usize) -> Error {
+fn not_of(name: &str, shape: &[usize], experts: usize) -> Error {
     let message = format!("its shape {shape:?} is not that of {experts} experts");
     Error::LoadTensor { tensor: name.into(), message }
 }

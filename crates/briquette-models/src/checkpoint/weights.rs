@@ -1,6 +1,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use briquette_ops::QuantizedMatrix;
@@ -11,7 +12,7 @@ use crate::{
     Error, Result,
     checkpoint::{
         folder,
-        gguf::{self, Gguf, StoredTensor},
+        gguf::{self, Gguf},
         safetensors,
         source::Source,
         tensors::{Stored, Tensors},
@@ -33,13 +34,17 @@ pub(crate) struct Slot {
     pub(crate) shape: Vec<usize>,
 }
 
+/// Reads a matrix as it is stored. It gets the name for errors; `None` if it cannot stay quantized.
+pub(super) type Quantized =
+    Arc<dyn Fn(&str, &Device) -> Result<Option<QuantizedMatrix>> + Send + Sync>;
+
 /// The files of weights of a folder, and which of them holds each tensor.
 pub(crate) struct Weights {
     files: Vec<(PathBuf, Tensors)>,
     /// Index into `files`.
     place: BTreeMap<String, usize>,
     /// Matrices that can stay quantized, by name.
-    quantized: BTreeMap<String, StoredTensor>,
+    quantized: BTreeMap<String, Quantized>,
 }
 
 impl Weights {
@@ -54,7 +59,13 @@ impl Weights {
                     .map(|(name, tensor)| (name.clone(), tensor.deferred(name.clone()).into()));
                 let tensors = deferred.collect();
                 stored.retain(|_, tensor| tensor.is_quantized());
-                Ok(Self { quantized: stored, ..Self::of_files(vec![(path, tensors)]) })
+                let quantized = stored.into_iter().map(|(name, tensor)| {
+                    let read: Quantized =
+                        Arc::new(move |name, device| tensor.quantized(name, device));
+                    (name, read)
+                });
+                let quantized = quantized.collect();
+                Ok(Self { quantized, ..Self::of_files(vec![(path, tensors)]) })
             }
         }
     }
@@ -107,7 +118,7 @@ impl Weights {
     /// [`Error::Read`] and [`Error::LoadTensor`].
     pub(crate) fn quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
         match self.quantized.get(name) {
-            Some(stored) => stored.quantized(name, device),
+            Some(read) => read(name, device),
             None => Ok(None),
         }
     }
@@ -120,6 +131,18 @@ impl Weights {
     pub(super) fn remove(&mut self, name: &str) -> Option<(usize, Stored)> {
         let file = self.place.remove(name)?;
         Some((file, self.files.get_mut(file)?.1.remove(name)?))
+    }
+
+    /// Adds a matrix that can stay quantized to the file of this number; `stored` has its numbers.
+    pub(super) fn insert_quantized(
+        &mut self,
+        file: usize,
+        name: String,
+        stored: Stored,
+        quantized: Quantized,
+    ) {
+        self.quantized.insert(name.clone(), quantized);
+        self.insert(file, name, stored);
     }
 
     /// Adds a tensor to the file of this number.
