@@ -1,4 +1,4 @@
-use crate::{Activation, checkpoint::stacked::Stacked, nn::layer::Norms};
+use crate::{Activation, nn::layer::Norms};
 
 /// A family of models, by the `model_type` of its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +53,6 @@ impl Architecture {
     /// Whether its attention has a learned logit per query head, which has no value.
     pub(crate) fn has_sinks(self) -> bool {
         matches!(self, Self::GptOss)
-    }
-
-    /// The tensors in which its checkpoints hold matrices of all experts of a layer.
-    pub(crate) fn stacked(self) -> &'static [Stacked] {
-        match self {
-            Self::GptOss => super::gpt_oss::STACKED,
-            _ => &[],
-        }
     }
 
     /// Whether it may leave channels of a head as they are.

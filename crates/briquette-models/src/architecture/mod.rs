@@ -17,7 +17,7 @@ mod qwen3;
 mod qwen3_moe;
 mod smollm3;
 
-use crate::{ModelConfig, Result, config::keys::Keys};
+use crate::{ModelConfig, Result, checkpoint::stacked::Stacked, config::keys::Keys};
 
 pub use family::Architecture;
 pub(crate) use family::Defaults;
@@ -68,6 +68,14 @@ impl Architecture {
     pub(crate) fn checkpoint_name(self, path: &str) -> String {
         let (_, _, _, names) = self.entry();
         names.iter().fold(path.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs))
+    }
+
+    /// The tensors in which its checkpoints hold matrices of all experts of a layer.
+    pub(crate) fn stacked(self) -> &'static [Stacked] {
+        match self {
+            Self::GptOss => gpt_oss::STACKED,
+            _ => &[],
+        }
     }
 
     fn entry(self) -> &'static (&'static str, Self, Read, Names) {

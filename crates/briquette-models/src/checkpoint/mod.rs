@@ -23,4 +23,5 @@ mod safetensors;
 pub(crate) mod source;
 pub(crate) mod stacked;
 mod tensors;
+pub(crate) mod unstack;
 pub(crate) mod weights;

@@ -22,9 +22,9 @@ const BLOCK: (usize, usize) = (32, 16);
 #[derive(Clone)]
 pub(super) struct Mxfp4 {
     /// `[experts, outputs, groups, 16]`: two numbers a byte, the first in the lower half.
-    pub(super) blocks: Stored,
+    blocks: Stored,
     /// `[experts, outputs, groups]`: the power of two of each block, and 127.
-    pub(super) scales: Stored,
+    scales: Stored,
     /// Outputs of a matrix.
     outputs: usize,
     /// Blocks of a row.
@@ -49,6 +49,8 @@ impl Mxfp4 {
         };
         let bytes = [blocks.tensor.dtype, scales.tensor.dtype] == [DType::U8; 2];
         let fits = count == experts && of_scales == [count, outputs, groups] && bytes;
+        // As with other tensors of experts, each has a number.
+        let fits = fits && outputs > 0 && groups > 0;
         fits.then_some(Self { blocks, scales, outputs, groups })
     }
 
