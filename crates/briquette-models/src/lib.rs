@@ -53,6 +53,7 @@ pub use config::latent_config::LatentConfig;
 pub use config::model_config::{ModelConfig, QkNorm};
 pub use config::rope::RopeConfig;
 pub use config::rope_scaling::RopeScaling;
+pub use config::routing::Routing;
 pub use error::{Error, Result};
 pub use generate::generated::Generation;
 pub use generate::generation::{
@@ -67,7 +68,6 @@ pub use interrupt::Interrupt;
 pub use model::Model;
 pub use nn::attend::Attend;
 pub use nn::linear::Linear;
-pub use nn::router::Routing;
 pub use text::chat::{ChatMessage, ChatTemplate};
 pub use text::conversation::{Conversation, ConversationTurn};
 pub use text::conversation_state::ConversationState;

@@ -10,7 +10,7 @@ use crate::{
     Architecture, Error, Model, ModelConfig, Result,
     checkpoint::{
         fill::Fill,
-        source,
+        source, unstack,
         weights::{Expected, Slot, Weights},
     },
     nn::{
@@ -33,7 +33,8 @@ impl Model {
     /// Of the types of a GGUF file F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K,
     /// IQ4_NL and MXFP4 are read. Matrices of Q8_0, Q4_0, Q4_1 and Q4_K stay as they are stored,
     /// and products read them so. Those of Q5_0, IQ4_NL and MXFP4 become Q8_0, which has their
-    /// numbers exactly; the others are expanded.
+    /// numbers exactly; the others are expanded. The experts of gpt-oss that a folder holds in
+    /// MXFP4 become Q8_0 too.
     ///
     /// # Errors
     /// As [`ModelConfig::from_folder`], and [`Error::InvalidSetting`] for more layers than the
@@ -123,10 +124,11 @@ impl Model {
             return Err(unsupported(&reason));
         }
         let mut weights = open()?;
-        config.check_checkpoint(weights.count(), weights.longest_side())?;
         let embedding = config.architecture.checkpoint_name("model.embed_tokens.weight");
         weights.complete_names(&embedding);
         weights.leave_out(|name| drafts(&config, name));
+        unstack::unstack(&mut weights, &config)?;
+        config.check_checkpoint(weights.count(), weights.longest_side())?;
         let mut config = config;
         let mut warnings = Vec::new();
         if config.tie_word_embeddings && !weights.tie(&embedding)? {

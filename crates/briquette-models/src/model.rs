@@ -235,7 +235,8 @@ impl Model {
             .with_dtype(self.dtype())
             .with_input_check(InputCheck::Prompt)
             .with_ops(self.ops.clone());
-        let config = self.config.with_attention(config);
+        let mut config = self.config.with_attention(config);
+        config.sinks = self.model.sinks().map(Into::into);
         Ok(match policy.reads_output_weights() {
             true => config.with_output_weights(self.output_projections()),
             false => config,

@@ -19,7 +19,7 @@ use common::{
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
-const CHECKPOINTS: [&str; 25] = [
+const CHECKPOINTS: [&str; 27] = [
     "llama",
     "llama-linear",
     "llama-dynamic",
@@ -45,6 +45,8 @@ const CHECKPOINTS: [&str; 25] = [
     "glm4",
     "granite",
     "deepseek-v3",
+    "gpt-oss",
+    "gpt-oss-mxfp4",
 ];
 const VOCABULARY: usize = 96;
 

@@ -38,6 +38,8 @@ pub enum Architecture {
     Granite,
     /// DeepSeek V3 and R1.
     DeepseekV3,
+    /// gpt-oss.
+    GptOss,
 }
 
 /// Where the norms of a layer are.
@@ -59,6 +61,11 @@ impl Architecture {
             Self::Olmo2 | Self::Olmo3 => Norms::Behind,
             _ => Norms::Before,
         }
+    }
+
+    /// Whether its attention has a learned logit per query head, which has no value.
+    pub(crate) fn has_sinks(self) -> bool {
+        matches!(self, Self::GptOss)
     }
 
     /// Whether it may leave channels of a head as they are.

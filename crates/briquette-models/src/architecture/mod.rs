@@ -6,6 +6,7 @@ mod falcon;
 mod family;
 mod gemma;
 mod glm;
+mod gpt_oss;
 mod granite;
 mod llama;
 mod mistral;
@@ -17,7 +18,7 @@ mod qwen3;
 mod qwen3_moe;
 mod smollm3;
 
-use crate::{ModelConfig, Result, config::keys::Keys};
+use crate::{ModelConfig, Result, checkpoint::stacked::Stacked, config::keys::Keys};
 
 pub use family::Architecture;
 use family::{DEFAULTS, Names};
@@ -27,7 +28,7 @@ pub(crate) use falcon::{FalconLayer, layer_norm as falcon_norm};
 
 type Read = fn(&Keys) -> Result<ModelConfig>;
 
-const ARCHITECTURES: [(&str, Architecture, Read, Names); 17] = [
+const ARCHITECTURES: [(&str, Architecture, Read, Names); 18] = [
     ("llama", Architecture::Llama, llama::read, &[]),
     ("mistral", Architecture::Mistral, mistral::read, &[]),
     ("qwen2", Architecture::Qwen2, qwen2::read, &[]),
@@ -45,6 +46,7 @@ const ARCHITECTURES: [(&str, Architecture, Read, Names); 17] = [
     ("glm4", Architecture::Glm4, glm::read_4, glm::NAMES_4),
     ("granite", Architecture::Granite, granite::read, &[]),
     ("deepseek_v3", Architecture::DeepseekV3, deepseek::read_3, deepseek::NAMES_3),
+    ("gpt_oss", Architecture::GptOss, gpt_oss::read, gpt_oss::NAMES),
 ];
 
 impl Architecture {
@@ -68,6 +70,14 @@ impl Architecture {
     pub(crate) fn checkpoint_name(self, path: &str) -> String {
         let (_, _, _, names) = self.entry();
         names.iter().fold(path.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs))
+    }
+
+    /// The tensors in which its checkpoints hold matrices of all experts of a layer.
+    pub(crate) fn stacked(self) -> &'static [Stacked] {
+        match self {
+            Self::GptOss => gpt_oss::STACKED,
+            _ => &[],
+        }
     }
 
     fn entry(self) -> &'static (&'static str, Self, Read, Names) {

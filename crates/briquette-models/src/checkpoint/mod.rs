@@ -15,10 +15,13 @@
 pub(crate) mod fill;
 mod folder;
 pub(crate) mod gguf;
+mod mxfp4;
 pub(crate) mod part;
 mod pickle_limit;
 mod pytorch;
 mod safetensors;
 pub(crate) mod source;
+pub(crate) mod stacked;
 mod tensors;
+pub(crate) mod unstack;
 pub(crate) mod weights;

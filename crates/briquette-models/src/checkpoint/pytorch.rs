@@ -24,7 +24,8 @@ pub(crate) fn open(path: &Path) -> Result<Tensors> {
     let reader = PytorchReader::new(path).map_err(|error| failed(error.to_string()))?;
     let tensors = reader.into_tensors();
     check_sizes(path, tensors.values())?;
-    Ok(tensors.into_iter().map(|(name, tensor)| (name, bridge::from_pytorch(tensor))).collect())
+    let stored = |tensor| bridge::from_pytorch(tensor).into();
+    Ok(tensors.into_iter().map(|(name, tensor)| (name, stored(tensor))).collect())
 }
 
 /// Checks that tensors lie in one dictionary, as `transformers` reads them, and that there is

@@ -1,6 +1,7 @@
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,7 +13,11 @@ use safetensors::{
     tensor::{Metadata, TensorInfo},
 };
 
-use crate::{Error, Result, checkpoint::tensors::Tensors, json::check_regular};
+use crate::{
+    Error, Result,
+    checkpoint::tensors::{Stored, Tensors},
+    json::check_regular,
+};
 
 /// The format's own limit, which keeps a damaged length from allocating the memory it claims.
 const MAX_HEADER: u64 = 100_000_000;
@@ -70,13 +75,15 @@ fn tensors(start: usize, header: &Metadata, content: &Content) -> Result<Tensors
         })?;
         let (begin, end) = info.data_offsets;
         let (start, length) = (start.saturating_add(begin), end.saturating_sub(begin));
-        let content = content.clone();
-        let read = move || match content.read(start, length) {
+        let (content, whole) = (content.clone(), content.clone());
+        let read = move || match whole.read(start, length) {
             Ok(bytes) => Ok(Bytes::from_bytes_vec(bytes)),
             Err(error) => Err(PackError::IoError(error.to_string())),
         };
-        let shape = info.shape.clone();
-        Ok((name.clone(), Tensor::deferred(name, dtype, shape, None, length, read)))
+        let tensor = Tensor::deferred(name.clone(), dtype, info.shape.clone(), None, length, read);
+        let part =
+            move |range: Range<usize>| content.read(start.saturating_add(range.start), range.len());
+        Ok((name, Stored::in_parts(tensor, part)))
     };
     header.tensors().into_iter().map(deferred).collect()
 }

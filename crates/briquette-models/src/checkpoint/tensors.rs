@@ -1,6 +1,49 @@
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    io::{self, ErrorKind},
+    ops::Range,
+    sync::Arc,
+};
 
 use burn_store::burn_pack::Tensor;
 
 /// Tensors of a file by name, their bytes not read yet.
-pub(crate) type Tensors = BTreeMap<String, Tensor>;
+pub(crate) type Tensors = BTreeMap<String, Stored>;
+
+/// Reads bytes of a tensor, counted from its first.
+type Read = dyn Fn(Range<usize>) -> io::Result<Vec<u8>> + Send + Sync;
+
+/// A tensor of a file.
+#[derive(Clone)]
+pub(crate) struct Stored {
+    /// The whole of it.
+    pub(crate) tensor: Tensor,
+    read: Option<Arc<Read>>,
+}
+
+impl Stored {
+    /// A tensor of a file of which parts can be read.
+    pub(crate) fn in_parts(
+        tensor: Tensor,
+        read: impl Fn(Range<usize>) -> io::Result<Vec<u8>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { tensor, read: Some(Arc::new(read)) }
+    }
+
+    /// Reads some of its bytes; where the file is read by whole tensors, all and leaves the others.
+    pub(crate) fn bytes(&self, range: Range<usize>) -> io::Result<Vec<u8>> {
+        match &self.read {
+            Some(read) => read(range),
+            None => {
+                let all = self.tensor.to_bytes().map_err(io::Error::other)?;
+                all.get(range).map(<[u8]>::to_vec).ok_or(ErrorKind::UnexpectedEof.into())
+            }
+        }
+    }
+}
+
+impl From<Tensor> for Stored {
+    fn from(tensor: Tensor) -> Self {
+        Self { tensor, read: None }
+    }
+}

@@ -1,6 +1,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use briquette_ops::QuantizedMatrix;
@@ -11,10 +12,10 @@ use crate::{
     Error, Result,
     checkpoint::{
         folder,
-        gguf::{self, Gguf, StoredTensor},
+        gguf::{self, Gguf},
         safetensors,
         source::Source,
-        tensors::Tensors,
+        tensors::{Stored, Tensors},
     },
     shown::shown,
 };
@@ -33,13 +34,17 @@ pub(crate) struct Slot {
     pub(crate) shape: Vec<usize>,
 }
 
+/// Reads a matrix as it is stored. It gets the name for errors; `None` if it cannot stay quantized.
+pub(super) type Quantized =
+    Arc<dyn Fn(&str, &Device) -> Result<Option<QuantizedMatrix>> + Send + Sync>;
+
 /// The files of weights of a folder, and which of them holds each tensor.
 pub(crate) struct Weights {
     files: Vec<(PathBuf, Tensors)>,
     /// Index into `files`.
     place: BTreeMap<String, usize>,
     /// Matrices that can stay quantized, by name.
-    quantized: BTreeMap<String, StoredTensor>,
+    quantized: BTreeMap<String, Quantized>,
 }
 
 impl Weights {
@@ -51,10 +56,16 @@ impl Weights {
                 let mut stored = gguf::tensors(&Gguf::open(&path)?)?;
                 let deferred = stored
                     .iter()
-                    .map(|(name, tensor)| (name.clone(), tensor.deferred(name.clone())));
+                    .map(|(name, tensor)| (name.clone(), tensor.deferred(name.clone()).into()));
                 let tensors = deferred.collect();
                 stored.retain(|_, tensor| tensor.is_quantized());
-                Ok(Self { quantized: stored, ..Self::of_files(vec![(path, tensors)]) })
+                let quantized = stored.into_iter().map(|(name, tensor)| {
+                    let read: Quantized =
+                        Arc::new(move |name, device| tensor.quantized(name, device));
+                    (name, read)
+                });
+                let quantized = quantized.collect();
+                Ok(Self { quantized, ..Self::of_files(vec![(path, tensors)]) })
             }
         }
     }
@@ -81,10 +92,10 @@ impl Weights {
     pub(crate) fn most_common_type(&self) -> Option<DType> {
         let tensors = || self.files.iter().flat_map(|(_, tensors)| tensors);
         let numbers = |dtype: DType| {
-            let own = tensors().filter(|(name, tensor)| {
-                tensor.dtype == dtype && !self.quantized.contains_key(*name)
+            let own = tensors().filter(|(name, stored)| {
+                stored.tensor.dtype == dtype && !self.quantized.contains_key(*name)
             });
-            let counts = own.map(|(_, tensor)| tensor.shape.iter().product::<usize>());
+            let counts = own.map(|(_, stored)| stored.tensor.shape.iter().product::<usize>());
             counts.fold(0, usize::saturating_add)
         };
         let all =
@@ -95,7 +106,8 @@ impl Weights {
 
     /// The longest side of a tensor that holds something.
     pub(crate) fn longest_side(&self) -> usize {
-        let tensors = self.files.iter().flat_map(|(_, tensors)| tensors.values());
+        let stored = self.files.iter().flat_map(|(_, tensors)| tensors.values());
+        let tensors = stored.map(|stored| &stored.tensor);
         let full = tensors.filter(|tensor| !tensor.shape.contains(&0));
         full.flat_map(|tensor| tensor.shape.to_vec()).max().unwrap_or(0)
     }
@@ -106,13 +118,39 @@ impl Weights {
     /// [`Error::Read`] and [`Error::LoadTensor`].
     pub(crate) fn quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
         match self.quantized.get(name) {
-            Some(stored) => stored.quantized(name, device),
+            Some(read) => read(name, device),
             None => Ok(None),
         }
     }
 
     fn tensor(&self, name: &str) -> Option<&Tensor> {
-        self.files.get(*self.place.get(name)?)?.1.get(name)
+        Some(&self.files.get(*self.place.get(name)?)?.1.get(name)?.tensor)
+    }
+
+    /// Takes a tensor out, with the number of its file.
+    pub(super) fn remove(&mut self, name: &str) -> Option<(usize, Stored)> {
+        let file = self.place.remove(name)?;
+        Some((file, self.files.get_mut(file)?.1.remove(name)?))
+    }
+
+    /// Adds a matrix that can stay quantized to the file of this number; `stored` has its numbers.
+    pub(super) fn insert_quantized(
+        &mut self,
+        file: usize,
+        name: String,
+        stored: Stored,
+        quantized: Quantized,
+    ) {
+        self.quantized.insert(name.clone(), quantized);
+        self.insert(file, name, stored);
+    }
+
+    /// Adds a tensor to the file of this number.
+    pub(super) fn insert(&mut self, file: usize, name: String, stored: Stored) {
+        if let Some((_, tensors)) = self.files.get_mut(file) {
+            self.place.insert(name.clone(), file);
+            tensors.insert(name, stored);
+        }
     }
 
     /// Gives tensors the names of a whole model, one of which is that of the `embedding`. A decoder
@@ -158,16 +196,11 @@ impl Weights {
     }
 
     fn rename(&mut self, from: &str, to: &str) {
-        let Some(file) = self.place.remove(from) else { return };
-        if let Some((_, tensors)) = self.files.get_mut(file)
-            && let Some(tensor) = tensors.remove(from)
-        {
-            tensors.insert(to.into(), tensor);
-        }
+        let Some((file, tensor)) = self.remove(from) else { return };
+        self.insert(file, to.into(), tensor);
         if let Some(stored) = self.quantized.remove(from) {
             self.quantized.insert(to.into(), stored);
         }
-        self.place.insert(to.into(), file);
     }
 
     /// Compares the headers of the files with the tensors that the model needs.

@@ -56,13 +56,17 @@ impl ModelConfig {
         config
     }
 
-    /// Checks that a cache was built with [`with_attention`](Self::with_attention).
+    /// Checks that a cache was built with [`with_attention`](Self::with_attention), and has sinks
+    /// if the model has; their numbers are not compared.
     pub(crate) fn check_attention(&self, config: &CacheConfig) -> Result<()> {
         same("softmax_scale", self.softmax_scale, config.softmax_scale)?;
         same("softcap", self.attn_logit_softcapping, config.softcap)?;
         let found = config.value_dim.filter(|_| config.values_in_keys);
         same("values_in_keys", self.values_in_keys(), found)?;
-        (0..self.num_hidden_layers).try_for_each(|layer| {
+        let layers = self.num_hidden_layers;
+        let sinks = self.architecture.has_sinks().then_some(layers);
+        same("sinks", sinks, config.sinks.as_ref().map(|all| all.len()))?;
+        (0..layers).try_for_each(|layer| {
             let found = config.windows.as_ref().and_then(|all| all.get(layer).copied().flatten());
             same("windows", self.window(layer), found)
         })

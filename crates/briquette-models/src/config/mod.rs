@@ -13,4 +13,5 @@ pub(crate) mod quantization;
 pub(crate) mod rope;
 pub(crate) mod rope_keys;
 pub(crate) mod rope_scaling;
+pub(crate) mod routing;
 pub(crate) mod sizes;

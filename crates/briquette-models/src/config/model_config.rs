@@ -93,6 +93,8 @@ pub struct ModelConfig {
     pub qk_norm: Option<QkNorm>,
     /// The function inside the feed-forward network.
     pub hidden_act: Activation,
+    /// Bound of both sides of the feed-forward network (gpt-oss).
+    pub swiglu_limit: Option<f64>,
     /// The feed-forward networks of a mixture, if it is one.
     pub experts: Option<ExpertsConfig>,
     /// Latent attention, if it has that.
@@ -220,7 +222,7 @@ impl ModelConfig {
         defaults: Defaults,
     ) -> Result<Self> {
         let file = &keys.shared;
-        quantization::check(file.quantization_config.as_ref())?;
+        quantization::check(file.quantization_config.as_ref(), architecture)?;
         let vocab_size = file.vocab_size.unwrap_or(defaults.vocabulary);
         let hidden_size = file.hidden_size.unwrap_or(defaults.hidden);
         let layers = file.num_hidden_layers.unwrap_or(defaults.layers);
@@ -295,6 +297,7 @@ impl ModelConfig {
             mlp_bias: false,
             qk_norm: None,
             hidden_act: activation::of_keys(own, other, defaults.activation)?,
+            swiglu_limit: None,
             experts: None,
             latent: None,
             softmax_scale: None,
@@ -381,6 +384,7 @@ impl ModelConfig {
             ("the factor of query-key products", self.softmax_scale),
             ("attn_logit_softcapping", self.attn_logit_softcapping),
             ("final_logit_softcapping", self.final_logit_softcapping),
+            ("swiglu_limit", self.swiglu_limit),
             ("embedding_multiplier", self.embedding_multiplier),
             ("residual_multiplier", self.residual_multiplier),
             ("logits_scaling", self.logits_scaling),

@@ -3,7 +3,11 @@
 
 use std::sync::Arc;
 
-use burn::{module::Module, tensor::Tensor};
+use burn::{
+    module::{Module, Param},
+    nn::Initializer,
+    tensor::{Tensor, activation::sigmoid},
+};
 
 use briquette::ops::Ops;
 use briquette_ops::GatedInput;
@@ -27,6 +31,8 @@ pub(crate) struct Attention {
     pub(crate) o_proj: Projection,
     pub(crate) q_norm: Option<RmsNorm>,
     pub(crate) k_norm: Option<RmsNorm>,
+    /// A logit per query head, which the cache is [told](crate::Model::cache_config) of.
+    pub(crate) sinks: Option<Param<Tensor<1>>>,
     /// Whether norms are of all heads of a token together.
     pub(crate) normalises_all: bool,
     pub(crate) head_dim: usize,
@@ -43,6 +49,7 @@ impl Attention {
             let channels = |norm| if norm == QkNorm::Heads { head_dim } else { all };
             config.qk_norm.map(|norm| build.rms_norm(channels(norm)))
         };
+        let sinks = || Initializer::Zeros.init([config.num_attention_heads], build.device);
         Self {
             q_proj: linear_in(queries),
             k_proj: linear_in(keys),
@@ -50,6 +57,7 @@ impl Attention {
             o_proj: build.linear(queries, hidden, config.output_bias),
             q_norm: norm(queries),
             k_norm: norm(keys),
+            sinks: config.architecture.has_sinks().then(sinks),
             normalises_all: config.qk_norm == Some(QkNorm::All),
             head_dim,
         }
@@ -111,6 +119,8 @@ pub(crate) struct GatedFeedForward {
     pub(crate) down_proj: Projection,
     #[module(skip)]
     pub(crate) activation: Activation,
+    /// Bound of both sides, which the activation of gpt-oss has.
+    pub(crate) limit: Option<f64>,
     #[module(skip)]
     pub(crate) ops: Arc<dyn Ops>,
 }
@@ -124,6 +134,7 @@ impl GatedFeedForward {
             up_proj: linear(config.hidden_size, inner),
             down_proj: linear(inner, config.hidden_size),
             activation: config.hidden_act,
+            limit: config.swiglu_limit,
             ops: build.ops.clone(),
         }
     }
@@ -140,8 +151,18 @@ impl GatedFeedForward {
     pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
         let gate = self.gate_proj.forward(x.clone())?;
         let up = self.up_proj.forward(x)?;
-        self.down_proj.forward(times_active(gate, up, self.activation, self.ops.as_ref())?)
+        self.down_proj.forward(match self.limit {
+            Some(limit) => bounded(gate, up, limit),
+            None => times_active(gate, up, self.activation, self.ops.as_ref())?,
+        })
     }
+}
+
+/// SwiGLU as gpt-oss has it: both sides are bounded, and one is added to the linear one.
+fn bounded<const D: usize>(gate: Tensor<D>, up: Tensor<D>, limit: f64) -> Tensor<D> {
+    let (gate, up) = (gate.clamp_max(limit), up.clamp(-limit, limit));
+    let active = gate.clone() * sigmoid(gate * 1.702);
+    (up + 1.0) * active
 }
 
 /// `up` times the activation of `gate`, both `[.., channels]`.

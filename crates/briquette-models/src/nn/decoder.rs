@@ -94,6 +94,11 @@ impl Decoder {
     pub(crate) fn output_projections(&self, dtype: DType) -> Vec<Tensor<2>> {
         self.layers.iter().map(|layer| layer.output_weight(dtype)).collect()
     }
+
+    /// The sinks of each layer, if its attention has some.
+    pub(crate) fn sinks(&self) -> Option<Vec<Tensor<1>>> {
+        self.layers.iter().map(Layer::sinks).collect()
+    }
 }
 
 /// The norm after the last layer.
@@ -146,6 +151,13 @@ impl Layer {
         match self {
             Self::Blocks(inner) => inner.output_weight(dtype),
             Self::Falcon(inner) => inner.self_attn.o_proj.weight(dtype),
+        }
+    }
+
+    fn sinks(&self) -> Option<Tensor<1>> {
+        match self {
+            Self::Blocks(inner) => inner.sinks(),
+            Self::Falcon(_) => None,
         }
     }
 

@@ -5,7 +5,7 @@ use burn::{
 };
 
 use crate::{
-    ExpertsConfig, Result,
+    Architecture, ExpertsConfig, Result,
     nn::{
         blocks::GatedFeedForward,
         build::Build,
@@ -38,8 +38,9 @@ impl Experts {
         let expert = |_| GatedFeedForward::new(build, config.intermediate_size);
         let shared = |inner| GatedFeedForward::new(build, inner);
         let correction = || Initializer::Zeros.init([config.experts], build.device);
+        let biased = build.config.architecture == Architecture::GptOss;
         Self {
-            gate: build.linear(build.config.hidden_size, config.experts, false),
+            gate: build.linear(build.config.hidden_size, config.experts, biased),
             experts: (0..config.experts).map(expert).collect(),
             shared_experts: config.shared_intermediate_size.map(shared),
             e_score_correction_bias: config.routing.is_corrected().then(correction),

@@ -86,6 +86,16 @@ impl BlockLayer {
         }
     }
 
+    /// The sinks of its attention, if that has some.
+    pub(crate) fn sinks(&self) -> Option<Tensor<1>> {
+        let sinks = match &self.self_attn {
+            SelfAttention::Separate(attention) => &attention.sinks,
+            SelfAttention::Merged(attention) => &attention.sinks,
+            SelfAttention::Latent(_) => return None,
+        };
+        Some(sinks.as_ref()?.val())
+    }
+
     pub(crate) fn merge_projections(self) -> Self {
         let (self_attn, mlp) = (self.self_attn.merge_projections(), self.mlp.merge_projections());
         Self { self_attn, mlp, ..self }

@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use burn::{module::Module, tensor::Tensor};
+use burn::{
+    module::{Module, Param},
+    tensor::Tensor,
+};
 
 use briquette::ops::Ops;
 
@@ -26,6 +29,7 @@ pub(crate) struct MergedAttention {
     pub(crate) o_proj: Projection,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
+    pub(crate) sinks: Option<Param<Tensor<1>>>,
     query_heads: usize,
     kv_heads: usize,
     head_dim: usize,
@@ -42,6 +46,7 @@ impl MergedAttention {
             o_proj: build.linear(query_heads * head_dim, hidden, config.output_bias),
             q_norm: None,
             k_norm: None,
+            sinks: None,
             query_heads,
             kv_heads,
             head_dim,
@@ -71,9 +76,10 @@ impl MergedAttention {
         }
         let Attention { q_proj, k_proj, v_proj, .. } = apart;
         let qkv_proj = Projection::side_by_side(&[q_proj, k_proj, v_proj])?;
-        let Attention { q_proj, k_proj, o_proj, q_norm, k_norm, head_dim, .. } = apart.clone();
+        let Attention { q_proj, k_proj, o_proj, q_norm, k_norm, sinks, head_dim, .. } =
+            apart.clone();
         let (query_heads, kv_heads) = (q_proj.outputs() / head_dim, k_proj.outputs() / head_dim);
-        Some(Self { qkv_proj, o_proj, q_norm, k_norm, query_heads, kv_heads, head_dim })
+        Some(Self { qkv_proj, o_proj, q_norm, k_norm, sinks, query_heads, kv_heads, head_dim })
     }
 }
 
@@ -112,8 +118,11 @@ impl MergedFeedForward {
         self.down_proj.forward(self.gate_up_proj.forward_gated(x, self.activation)?)
     }
 
-    /// The same network, if the weights of both sides are stored alike.
+    /// The same network, if the weights of both sides are stored alike, and unbounded.
     pub(crate) fn of(apart: &GatedFeedForward) -> Option<Self> {
+        if apart.limit.is_some() {
+            return None;
+        }
         let gate_up_proj = Projection::side_by_side(&[&apart.gate_proj, &apart.up_proj])?;
         let GatedFeedForward { down_proj, activation, ops, .. } = apart.clone();
         Some(Self { gate_up_proj, down_proj, activation, ops })

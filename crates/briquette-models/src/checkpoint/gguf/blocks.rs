@@ -5,7 +5,7 @@ use half::{bf16, f16};
 /// those of [ggml](https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), whose names
 /// they carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(crate) enum Encoding {
     F32,
     F16,
     Bf16,
@@ -108,7 +108,7 @@ impl Encoding {
     }
 
     /// The numbers without blocks, little-endian. Bytes that are no whole block are left out.
-    pub(super) fn plain(self, bytes: Vec<u8>) -> Vec<u8> {
+    pub(crate) fn plain(self, bytes: Vec<u8>) -> Vec<u8> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => bytes,
             _ => self.numbers(&bytes).iter().flat_map(|number| number.to_le_bytes()).collect(),

@@ -30,8 +30,10 @@ mod tokenizer_parts;
 mod value;
 mod vocabulary;
 
+pub(crate) use blocks::Encoding;
 pub(crate) use config::config_json;
 pub(crate) use file::Gguf;
+pub(crate) use quantized::matrix;
 pub(crate) use special_tokens::special_tokens;
-pub(crate) use tensors::{StoredTensor, tensors};
+pub(crate) use tensors::tensors;
 pub(crate) use vocabulary::{chat_template, tokenizer_json};

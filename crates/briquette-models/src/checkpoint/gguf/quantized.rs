@@ -1,7 +1,9 @@
-use briquette_ops::{QuantizedParts, WeightFormat};
+use briquette_ops::{QuantizedMatrix, QuantizedParts, WeightFormat};
+use burn::tensor::Device;
 use half::f16;
 
 use super::blocks::{Encoding, factors_of};
+use crate::{Error, Result};
 
 impl Encoding {
     /// The format of a matrix whose weights stay quantized; `None` for those that are expanded.
@@ -18,13 +20,29 @@ impl Encoding {
     }
 }
 
+/// The matrix of these blocks, `[outputs, inputs]`, with its levels; `None` if it cannot stay
+/// quantized. `name` is told in errors.
+///
+/// # Errors
+/// [`Error::LoadTensor`] for what makes no matrix.
+pub(crate) fn matrix(
+    name: &str,
+    encoding: Encoding,
+    dims: [usize; 2],
+    blocks: &[u8],
+    device: &Device,
+) -> Result<Option<QuantizedMatrix>> {
+    let Some(format) = encoding.format() else { return Ok(None) };
+    let Some(parts) = parts(format, encoding, blocks) else { return Ok(None) };
+    match QuantizedMatrix::new(format, dims, parts, device) {
+        Ok(matrix) => Ok(Some(matrix)),
+        Err(error) => Err(Error::LoadTensor { tensor: name.into(), message: error.to_string() }),
+    }
+}
+
 /// Levels, scales, minima and factors of blocks, each for themselves. Bytes that are no whole block
 /// are left out. `None` for scales that are no f16: powers of two may be larger or smaller.
-pub(super) fn parts(
-    format: WeightFormat,
-    encoding: Encoding,
-    bytes: &[u8],
-) -> Option<QuantizedParts> {
+fn parts(format: WeightFormat, encoding: Encoding, bytes: &[u8]) -> Option<QuantizedParts> {
     let (numbers, size) = encoding.block();
     let blocks = bytes.chunks_exact(size);
     let mut parts = QuantizedParts::default();
@@ -87,7 +105,6 @@ fn side(bytes: &[u8; 32], half: impl Fn(u8) -> u8) -> [u8; 16] {
 
 #[cfg(test)]
 mod tests {
-    use briquette_ops::QuantizedMatrix;
     use safetensors::SafeTensors;
 
     use super::*;

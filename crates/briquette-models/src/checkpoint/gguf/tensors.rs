@@ -11,7 +11,7 @@ use burn_store::burn_pack::{Bytes, Error as PackError, Tensor};
 use super::{
     families::{experts, model_type},
     file::{Gguf, Place},
-    quantized,
+    quantized::matrix,
     rope::OF_ROPE,
     value::Value,
 };
@@ -127,17 +127,9 @@ impl StoredTensor {
     /// [`Error::Read`], and [`Error::LoadTensor`] for what makes no matrix.
     pub(crate) fn quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
         let Place { path, shape, encoding, .. } = &self.place;
-        let (&[outputs, inputs], Some(format)) = (shape.as_slice(), encoding.format()) else {
-            return Ok(None);
-        };
+        let &[outputs, inputs] = shape.as_slice() else { return Ok(None) };
         let bytes = self.read().map_err(|source| Error::Read { path: path.clone(), source })?;
-        let Some(parts) = quantized::parts(format, *encoding, &bytes) else { return Ok(None) };
-        match QuantizedMatrix::new(format, [outputs, inputs], parts, device) {
-            Ok(matrix) => Ok(Some(matrix)),
-            Err(error) => {
-                Err(Error::LoadTensor { tensor: name.into(), message: error.to_string() })
-            }
-        }
+        matrix(name, *encoding, [outputs, inputs], &bytes, device)
     }
 
     /// Its bytes, with rows in the order of the checkpoint.

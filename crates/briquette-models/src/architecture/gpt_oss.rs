@@ -1,0 +1,87 @@
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use super::{Architecture, DEFAULTS, Defaults, Names};
+use crate::{
+    ExpertsConfig, ModelConfig, Result, Routing,
+    checkpoint::stacked::{Outputs, Stacked},
+    config::{
+        keys::{Keys, SharedKeys},
+        rope_keys::RopeParameters,
+    },
+};
+
+/// gpt-oss (OpenAI, 2025, [arXiv:2508.10925](https://arxiv.org/abs/2508.10925)): experts whose
+/// SwiGLU is bounded, biases everywhere, a window in every second layer, and a learned logit per
+/// head that takes part of the attention away (sinks).
+pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
+    let own: OwnKeys = keys.own()?;
+    let defaults = Defaults {
+        vocabulary: 201_088,
+        hidden: 2880,
+        inner: 2880,
+        layers: 36,
+        heads: 64,
+        kv_heads: Some(8),
+        epsilon: 1e-5,
+        theta: 150_000.0,
+        context: 131_072,
+        head_dim: Some(64),
+        ..DEFAULTS
+    };
+    let config = ModelConfig::shared(Architecture::GptOss, &scaled(keys), defaults)?;
+    let experts = ExpertsConfig {
+        experts: own.num_local_experts.unwrap_or(128),
+        experts_per_token: own.num_experts_per_tok.unwrap_or(4),
+        intermediate_size: config.intermediate_size,
+        shared_intermediate_size: None,
+        routing: Routing::Softmax,
+        norm_topk_prob: true,
+        dense_layers: BTreeSet::new(),
+    };
+    experts.check("num_local_experts", "intermediate_size")?;
+    let bias = keys.shared.attention_bias.unwrap_or(true);
+    ModelConfig {
+        attention_bias: bias,
+        output_bias: bias,
+        mlp_bias: true,
+        swiglu_limit: Some(own.swiglu_limit.unwrap_or(7.0)),
+        experts: Some(experts),
+        ..config
+    }
+    .with_window_of_layers(keys, keys.shared.window(Some(128)), |layer| layer.is_multiple_of(2))
+}
+
+/// The keys with the scaling of frequencies that a file means which has none.
+fn scaled<'a>(keys: &Keys<'a>) -> Keys<'a> {
+    let shared = keys.shared.clone();
+    let absent = || RopeParameters {
+        rope_type: Some("yarn".into()),
+        factor: Some(32.0),
+        original_max_position_embeddings: Some(4096),
+        truncate: Some(false),
+        ..RopeParameters::default()
+    };
+    let given = shared.rope_scaling.is_some() || shared.rope_parameters.is_some();
+    let rope_parameters = if given { shared.rope_parameters } else { Some(absent()) };
+    keys.with_shared(SharedKeys { rope_parameters, ..shared })
+}
+
+pub(super) const NAMES: Names = &[(".mlp.gate.", ".mlp.router.")];
+
+/// The outputs of gate and up lie in pairs.
+pub(super) const STACKED: &[Stacked] = &[
+    Stacked {
+        name: "gate_up_proj",
+        projections: &[("gate_proj", Outputs::Even), ("up_proj", Outputs::Odd)],
+    },
+    Stacked { name: "down_proj", projections: &[("down_proj", Outputs::All)] },
+];
+
+#[derive(Deserialize)]
+struct OwnKeys {
+    num_local_experts: Option<usize>,
+    num_experts_per_tok: Option<usize>,
+    swiglu_limit: Option<f64>,
+}
