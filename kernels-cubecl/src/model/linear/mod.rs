@@ -40,8 +40,8 @@ use crate::common::{check::Check, optional::Optional, tile::support::multiplies}
 /// long as tokens come in the same one. More rows, a prompt's too, go through shared memory with
 /// the weights, in tiles of 64 × 128 or 128 × 128 sums; a cube has whole tiles where those keep the
 /// device busy, else even shares. They are taken for 16-bit numbers where rows of weights begin on
-/// 16 bytes, `outputs` is a multiple of 8 and `inputs` of 32; elsewhere units multiply in f32, and a
-/// cube has all sums of 32 or 64 outputs, whose parts are put together in shared memory: one launch.
+/// 16 bytes, `outputs` is a multiple of 8 and `inputs` of 32; elsewhere units multiply in f32, and
+/// a cube has all sums of 32 or 64 outputs, put together in shared memory: one launch.
 ///
 /// Weights may be K-major too, the transpose of a matrix `[outputs, inputs]` in memory, as
 /// checkpoints have them: what a lane loads of an output are the numbers of its registers as they

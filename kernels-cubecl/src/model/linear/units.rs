@@ -58,8 +58,8 @@ impl LinearUnitsBlueprint {
     }
 }
 
-/// See [`super::linear`]: the sums of a tile, multiplied in f32 on any device, weights lying as they
-/// may. A unit has `N` outputs of a few rows; cubes along y have further rows.
+/// See [`super::linear`]: the sums of a tile, multiplied in f32 on any device, weights lying as
+/// they may. A unit has `N` outputs of a few rows; cubes along y have further rows.
 #[cube(launch)]
 pub(super) fn linear_units<E: Float, M: Size, N: Size>(
     x: &Tensor<Vector<E, M>>,
