@@ -35,6 +35,7 @@ pub use cluster::{
     assign_clusters, evict_cluster, extend, global_local, reorder_tokens, row_weights,
     sort_by_cluster,
 };
+pub use common::buffer;
 #[cfg(feature = "persistence")]
 pub use common::compiled::keep_compiled;
 pub use common::memory::{RowLayout, allocate_apart, bytes_in_use, memory};

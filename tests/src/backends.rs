@@ -118,9 +118,14 @@ pub fn backends() -> Vec<Backend> {
     names.into_iter().map(Backend::open).collect()
 }
 
-/// Whether the device of this name is one of CubeCL's, which record steps and tell their bytes.
+/// Whether the device of this name is one of CubeCL's, which tell their bytes.
 pub fn is_cubecl(name: &str) -> bool {
     !["flex", "remote"].contains(&name)
+}
+
+/// Whether steps are recorded on the device of this name: not in a build that fuses.
+pub fn records_steps(name: &str) -> bool {
+    !cfg!(feature = "fusion") && is_cubecl(name)
 }
 
 /// The host device, for suites that need only one.

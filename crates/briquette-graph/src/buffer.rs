@@ -1,10 +1,9 @@
 //! Tensors as buffers of the device.
 
-use burn::tensor::{Int, Tensor};
-use burn_cubecl::{CubeBackend, tensor::CubeTensor};
-use cubecl::std::tensor::copy_into;
-
 use briquette::state::StateTensor;
+use briquette_kernels::buffer::{of_floats, of_ints, put_floats, put_ints};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::std::tensor::copy_into;
 
 /// Where the numbers of a tensor lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,17 +33,6 @@ pub(crate) fn overwrite(target: &CubeTensor, source: CubeTensor) {
     copy_into(&client, source.binding(), target.clone().binding(), element);
 }
 
-/// The tensor on its device; `None` if that is none of CubeCL's, or operations on it are put off to
-/// be fused.
-pub(crate) fn of_floats<const D: usize>(tensor: &Tensor<D>) -> Option<CubeTensor> {
-    tensor.clone().try_into_primitive::<CubeBackend>().ok()
-}
-
-/// The same of integers.
-pub(crate) fn of_ints<const D: usize>(tensor: &Tensor<D, Int>) -> Option<CubeTensor> {
-    tensor.clone().try_into_primitive::<CubeBackend>().ok()
-}
-
 /// The buffer of a tensor of the state.
 pub(crate) fn of_state(tensor: &StateTensor<'_>) -> Option<CubeTensor> {
     match tensor {
@@ -61,12 +49,12 @@ pub(crate) fn of_state(tensor: &StateTensor<'_>) -> Option<CubeTensor> {
 /// Makes this buffer that of a tensor of the state.
 pub(crate) fn put(tensor: StateTensor<'_>, buffer: CubeTensor) {
     match tensor {
-        StateTensor::Float2(tensor) => *tensor = Tensor::from_primitive::<CubeBackend>(buffer),
-        StateTensor::Float3(tensor) => *tensor = Tensor::from_primitive::<CubeBackend>(buffer),
-        StateTensor::Float4(tensor) => *tensor = Tensor::from_primitive::<CubeBackend>(buffer),
-        StateTensor::Int1(tensor) => *tensor = Tensor::from_primitive::<CubeBackend>(buffer),
-        StateTensor::Int2(tensor) => *tensor = Tensor::from_primitive::<CubeBackend>(buffer),
-        StateTensor::Int3(tensor) => *tensor = Tensor::from_primitive::<CubeBackend>(buffer),
+        StateTensor::Float2(tensor) => put_floats(tensor, buffer),
+        StateTensor::Float3(tensor) => put_floats(tensor, buffer),
+        StateTensor::Float4(tensor) => put_floats(tensor, buffer),
+        StateTensor::Int1(tensor) => put_ints(tensor, buffer),
+        StateTensor::Int2(tensor) => put_ints(tensor, buffer),
+        StateTensor::Int3(tensor) => put_ints(tensor, buffer),
         _ => {}
     }
 }

@@ -7,8 +7,9 @@ use briquette::{
     KvCache, Result,
     state::{Replay, StateTensor, StateVisitor},
 };
+use briquette_kernels::buffer::of_ints;
 
-use crate::buffer::{of_ints, of_state, overwrite, put};
+use crate::buffer::{of_state, overwrite, put};
 
 /// Bytes from which a copy has device memory of its own, which the device has back at once.
 const APART: usize = 16 << 20;

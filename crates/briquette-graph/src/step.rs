@@ -3,11 +3,12 @@ use std::{collections::BTreeMap, marker::PhantomData};
 use burn::tensor::{Int, Tensor};
 
 use briquette::{KvCache, device::Upkeep, state::Replay};
+use briquette_kernels::buffer::{FUSES, of_ints};
 use briquette_ops::{most_likely, note_sends};
 
 use crate::{
     Error,
-    buffer::{of_ints, overwrite},
+    buffer::overwrite,
     pins::{Pins, State},
     recording::{Recorder, Recording},
     spare::{Before, Spare},
@@ -32,6 +33,13 @@ pub fn room_of(kept: usize, expected: Option<usize>) -> usize {
         _ => least,
     }
 }
+
+/// Why a device records nothing.
+const NOTHING_IS_RECORDED: &str = if FUSES {
+    "operations are put off to be fused (feature `fusion`)"
+} else {
+    "the device has no graphs"
+};
 
 /// Steps of one kind that run before one is recorded, the last of them made ready for it.
 const BEFORE: usize = 3;
@@ -144,8 +152,8 @@ where
     /// Steps of a model from here on. `run` gives the tokens `[rows, 1]` to the model and returns
     /// its logits, `[rows, vocabulary]`; `tokens` are the first it is given.
     pub fn new(cache: &'a mut KvCache, tokens: Tensor<2, Int>, run: R) -> Self {
-        let recorder = Recorder::of(&tokens.device());
-        let refused = recorder.is_none().then(|| "the device has no graphs".to_owned());
+        let recorder = if FUSES { None } else { Recorder::of(&tokens.device()) };
+        let refused = recorder.is_none().then(|| NOTHING_IS_RECORDED.to_owned());
         Self {
             cache,
             run,
@@ -403,7 +411,7 @@ where
 
     fn launch_recorded(&mut self) -> Result<(Recording, Tensor<2>), String> {
         let Self { cache, run, tokens, pins, recorder, .. } = self;
-        let recorder = recorder.as_ref().ok_or("the device has no graphs")?;
+        let recorder = recorder.as_ref().ok_or(NOTHING_IS_RECORDED)?;
         let before = State::of(cache).map_err(|error| error.to_string())?;
         let (recording, logits) =
             recorder.record(|| match note_sends(|| pinned(run, tokens, cache, pins, &before)) {

@@ -1,6 +1,7 @@
 //! Parts of the kernels of several families.
 
 pub(crate) mod backend;
+pub mod buffer;
 pub(crate) mod check;
 #[cfg(feature = "persistence")]
 pub(crate) mod compiled;

@@ -7,7 +7,7 @@ use briquette_models::{
     Error, GenerateOptions, Generation, Interrupt, Model, Timing, generate_batch,
     generate_batch_until, generate_until,
 };
-use briquette_tests::backends::{backends, is_cubecl};
+use briquette_tests::backends::{backends, records_steps};
 use burn::tensor::DType;
 
 pub(super) const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/ember-7m");
@@ -45,7 +45,7 @@ fn generations_are_replayed() {
             let (found, timing) = play(&model, &policy, options);
             assert_eq!(found, expected, "{what}");
             assert_eq!(timing.steps, NEW - 1, "{what}");
-            let replays = alike && is_cubecl(&backend.name);
+            let replays = alike && records_steps(&backend.name);
             assert_eq!(timing.replayed >= NEW / 2, replays, "{what}: {timing:?}");
         }
     }
@@ -77,7 +77,7 @@ fn rows_leave_replayed_generations() {
             let what = format!("{}, {}", policy.name(), backend.name);
             let (launched, replayed) = (play(false), play(true));
             assert_eq!(launched.0, replayed.0, "{what}");
-            let is_replayed = is_cubecl(&backend.name);
+            let is_replayed = records_steps(&backend.name);
             assert_eq!(replayed.1.replayed > 0, is_replayed, "{what}: {:?}", replayed.1);
         }
     }

@@ -7,7 +7,7 @@ use briquette::{
 };
 use briquette_graph::Error;
 use briquette_tests::{
-    backends::{Backend, backends, is_cubecl},
+    backends::{Backend, backends, records_steps},
     named,
 };
 use burn::tensor::{Int, Tensor, TensorData};
@@ -45,7 +45,7 @@ struct Pair<'a> {
 impl<'a> Pair<'a> {
     fn new(model: &'a Model, caches: [KvCache; 2], policy: &Policy, backend: &Backend) -> Self {
         let what = format!("{policy:?}, {}", backend.name);
-        Self { model, caches, what, records: is_cubecl(&backend.name) }
+        Self { model, caches, what, records: records_steps(&backend.name) }
     }
 
     /// Plays steps behind these tokens. Returns what the last one gave.

@@ -17,7 +17,7 @@ use briquette::{
 use briquette_graph::{Error, StepGraph, may_record, room_of};
 use briquette_models::prefill;
 use briquette_tests::{
-    backends::{Backend, backends, host, is_cubecl},
+    backends::{Backend, backends, host, records_steps},
     in_one_pass,
     inputs::Noise,
     profiles::profile,
@@ -268,7 +268,7 @@ fn replayed_steps_are_launched_ones() {
                 Some(_) => policy.name() == "keydiff",
                 None => ["dense", "ragged", "quantized", "fp8"].contains(&policy.store().name()),
             };
-            if !is_cubecl(&backend.name) || !alike {
+            if !records_steps(&backend.name) || !alike {
                 assert_eq!(replayed, 0, "{what}");
                 assert!(why.is_some(), "{what}");
             } else {
@@ -286,7 +286,7 @@ fn steps_between_compressions_are_replayed() {
         let played = play(&policy, 40, &backend.device, &what);
         assert_eq!(played.dropped, 0, "{what}: {:?}", played.why);
         // Of each twelve one compresses, and three are launched before they are recorded.
-        assert!(played.replayed >= 20 || !is_cubecl(&backend.name), "{what}: {played:?}");
+        assert!(played.replayed >= 20 || !records_steps(&backend.name), "{what}: {played:?}");
     }
 }
 
@@ -318,7 +318,7 @@ fn steps_before_a_budget_is_reached_are_replayed() {
             let what = format!("{}, {policy:?}", backend.name);
             let played = play(&policy, 80, &backend.device, &what);
             assert_eq!(played.dropped, 0, "{what}: {:?}", played.why);
-            assert!(played.replayed >= 64 || !is_cubecl(&backend.name), "{what}: {played:?}");
+            assert!(played.replayed >= 64 || !records_steps(&backend.name), "{what}: {played:?}");
         }
     }
 }
@@ -338,13 +338,13 @@ fn steps_of_a_budget_that_grows_are_replayed() {
             let what = format!("{}, {policy:?}", backend.name);
             let played = play(&policy, 80, &backend.device, &what);
             assert_eq!(played.dropped, 0, "{what}: {:?}", played.why);
-            assert!(played.replayed >= 60 || !is_cubecl(&backend.name), "{what}: {played:?}");
+            assert!(played.replayed >= 60 || !records_steps(&backend.name), "{what}: {played:?}");
         }
         // Its scores depend on the budget.
         let (policy, what) = (Policy::roco(budget), format!("roco, {}", backend.name));
         let Played { replayed, dropped, why } = play(&policy, 12, &backend.device, &what);
         assert_eq!((replayed, dropped), (0, 0), "{what}: {why:?}");
-        assert!(why.is_some_and(|why| why.contains("budget") || !is_cubecl(&backend.name)));
+        assert!(why.is_some_and(|why| why.contains("budget") || !records_steps(&backend.name)));
     }
 }
 
@@ -360,7 +360,7 @@ fn steps_between_packed_pages_are_replayed() {
             let played = play(&policy, steps, &backend.device, &what);
             assert_eq!(played.dropped, 0, "{what}: {:?}", played.why);
             let replays = played.replayed >= steps - 20;
-            assert!(replays || !is_cubecl(&backend.name), "{what}: {played:?}");
+            assert!(replays || !records_steps(&backend.name), "{what}: {played:?}");
         }
     }
 }
@@ -371,11 +371,11 @@ fn recordings_are_made_anew() {
     for backend in backends() {
         let growing = Policy::snapkv(Budget::Tokens(BUDGET));
         let played = play(&growing, 75, &backend.device, "snapkv");
-        assert!(played.replayed >= 68 || !is_cubecl(&backend.name), "{played:?}");
+        assert!(played.replayed >= 68 || !records_steps(&backend.name), "{played:?}");
         // Every fourth step ends a local window.
         let two = Policy::ems(Budget::Tokens(BUDGET)).with_window(4);
         let played = play(&two, 24, &backend.device, "ems");
-        assert!(played.replayed >= 12 || !is_cubecl(&backend.name), "{played:?}");
+        assert!(played.replayed >= 12 || !records_steps(&backend.name), "{played:?}");
     }
 }
 
@@ -395,7 +395,7 @@ fn positions_end() {
             for _ in 0..10 {
                 steps.step().unwrap();
             }
-            assert_eq!(steps.replayed() > 0, is_cubecl(&backend.name), "{}", backend.name);
+            assert_eq!(steps.replayed() > 0, records_steps(&backend.name), "{}", backend.name);
             for _ in 0..2 {
                 let error = steps.step().unwrap_err().to_string();
                 let expected = briquette::Error::PositionOverflow {
@@ -468,7 +468,7 @@ fn steps_of_a_model_are_replayed() {
             let what = format!("{}, {}", policy.name(), backend.name);
             assert_eq!(replayed, launched, "{what}");
             let some = steps.replayed() >= 6;
-            assert_eq!(some, is_cubecl(&backend.name), "{what}: {:?}", steps.fallback_reason());
+            assert_eq!(some, records_steps(&backend.name), "{what}: {:?}", steps.fallback_reason());
         }
     }
 }

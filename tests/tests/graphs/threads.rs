@@ -14,7 +14,7 @@ use std::{
 
 use briquette::{Budget, KvCache, Policy};
 use briquette_graph::Error;
-use briquette_tests::backends::{Backend, backends, is_cubecl};
+use briquette_tests::backends::{Backend, backends, records_steps};
 use burn::tensor::{Device, Tensor};
 
 use super::{BUDGET, Given, Model, given, launch, play, play_of, replay};
@@ -109,10 +109,10 @@ fn another_thread_does_not_come_between() {
             // The other ends with the closure, which has the channels.
             let played = replay(&mut cache, first, run, &alone, false, name);
             assert_eq!(played.dropped, 0, "{name}: {played:?}");
-            assert_eq!(played.replayed > 0, is_cubecl(name), "{name}: {played:?}");
+            assert_eq!(played.replayed > 0, records_steps(name), "{name}: {played:?}");
             working.join().unwrap()
         });
-        let times = if is_cubecl(name) { 2 } else { 0 };
+        let times = if records_steps(name) { 2 } else { 0 };
         assert_eq!(
             taken.into_inner(),
             times,
@@ -142,7 +142,7 @@ fn two_threads_record() {
                         let what = format!("{} beside another, {name}", policy.name());
                         let played = play(policy, 30, device, &what);
                         let recorded = played.replayed >= 20 && played.dropped == 0;
-                        assert!(recorded || !is_cubecl(name), "{what}: {played:?}");
+                        assert!(recorded || !records_steps(name), "{what}: {played:?}");
                     })
                 })
                 .collect();
