@@ -130,10 +130,10 @@ mod tests {
     fn halves_have_the_numbers_of_pairs() {
         // The numbers 0 to 15, twice; those of the second half from 15 on.
         let pairs: [u8; 16] = std::array::from_fn(|byte| match byte as u8 {
-            byte @ 0..8 => 2 * byte | (2 * byte + 1) << 4,
-            byte => (31 - 2 * byte) | (30 - 2 * byte) << 4,
+            byte @ 0..8 => (2 * byte) | ((2 * byte + 1) << 4),
+            byte => (31 - 2 * byte) | ((30 - 2 * byte) << 4),
         });
-        let expected: Vec<u8> = (0..16).map(|place| place | (15 - place) << 4).collect();
+        let expected: Vec<u8> = (0..16).map(|place| place | ((15 - place) << 4)).collect();
         let mut found = Vec::new();
         push_halves(&pairs, &mut found);
         assert_eq!(found, expected);
