@@ -33,6 +33,7 @@ mod architecture;
 mod checkpoint;
 mod config;
 mod error;
+mod families;
 mod generate;
 mod interrupt;
 mod json;
@@ -53,6 +54,7 @@ pub use config::model_config::{ModelConfig, QkNorm};
 pub use config::rope::RopeConfig;
 pub use config::rope_scaling::RopeScaling;
 pub use error::{Error, Result};
+pub use families::{ModelFamily, families};
 pub use generate::generated::Generation;
 pub use generate::generation::{
     continue_batch_until, generate, generate_batch, generate_batch_until, generate_until,

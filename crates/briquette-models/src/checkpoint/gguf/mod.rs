@@ -31,6 +31,7 @@ mod value;
 mod vocabulary;
 
 pub(crate) use config::config_json;
+pub(crate) use families::is_read;
 pub(crate) use file::Gguf;
 pub(crate) use special_tokens::special_tokens;
 pub(crate) use tensors::{StoredTensor, tensors};
