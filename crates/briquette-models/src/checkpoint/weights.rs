@@ -3,7 +3,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use briquette_ops::QuantizedMatrix;
+use briquette_ops::{QuantizedMatrix, WeightFormat};
 use burn::tensor::{DType, Device, TensorData};
 use burn_store::{bridge, burn_pack::Tensor};
 
@@ -53,7 +53,7 @@ impl Weights {
                     .iter()
                     .map(|(name, tensor)| (name.clone(), tensor.deferred(name.clone())));
                 let tensors = deferred.collect();
-                stored.retain(|_, tensor| tensor.is_quantized());
+                stored.retain(|_, tensor| tensor.format().is_some());
                 Ok(Self { quantized: stored, ..Self::of_files(vec![(path, tensors)]) })
             }
         }
@@ -109,6 +109,11 @@ impl Weights {
             Some(stored) => stored.quantized(name, device),
             None => Ok(None),
         }
+    }
+
+    /// The format of the matrix of this name, if it can stay quantized, by its header.
+    pub(crate) fn format(&self, name: &str) -> Option<WeightFormat> {
+        self.quantized.get(name)?.format()
     }
 
     fn tensor(&self, name: &str) -> Option<&Tensor> {
