@@ -32,6 +32,12 @@ pub(crate) enum Error {
     /// An option of results, where predictions are scored.
     #[error("{option} is for the answers of a run: scores of predictions go to --json")]
     OptionOfARun { option: &'static str },
+    /// Weights that do not fit into the memory that a plan is for.
+    #[error(
+        "the weights take {weights}, the memory is {memory}: --quantize 8 or 4 makes them smaller, --memory names \
+         another"
+    )]
+    WeightsTooLarge { weights: String, memory: String },
     /// Results in the form of an older version.
     #[error(
         "{path} holds results of an older version of briquette, which this one does not continue: name another folder \

@@ -19,7 +19,7 @@ use crate::{
     args::jobs,
     commands::{
         calibrate, chat, compare, completions, compress, devices, fidelity, generate, man,
-        mask_heads, merge, needle, perplexity, policies, report, run, score, tune,
+        mask_heads, merge, models, needle, perplexity, plan, policies, report, run, score, tune,
     },
     terminal::{
         excerpt::short,
@@ -81,6 +81,10 @@ enum Command {
     Score(score::Args),
     /// List the compression methods, or print the policy file of one
     Policies(policies::Args),
+    /// List the families of models that are read
+    Models(models::Args),
+    /// Say what memory a model and its cache will take, without loading it
+    Plan(plan::Args),
     /// List the devices of this build, and whether they can be opened
     Devices(devices::Args),
     /// Print a shell completion script
@@ -145,6 +149,8 @@ impl Command {
             Self::Report(args) => report::run(args),
             Self::Score(args) => score::run(args),
             Self::Policies(args) => policies::run(args),
+            Self::Models(args) => models::run(args),
+            Self::Plan(args) => plan::run(args),
             Self::Devices(args) => devices::run(args),
             Self::Completions(args) => completions::run(args, Cli::command()),
             Self::Man(args) => man::run(args, Cli::command()),

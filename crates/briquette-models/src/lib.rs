@@ -33,10 +33,12 @@ mod architecture;
 mod checkpoint;
 mod config;
 mod error;
+mod families;
 mod generate;
 mod interrupt;
 mod json;
 mod load;
+mod memory_plan;
 mod model;
 mod nn;
 mod quantize;
@@ -44,6 +46,7 @@ mod setting;
 mod shown;
 mod text;
 mod weight_bits;
+mod weight_plan;
 
 pub use architecture::Architecture;
 pub use checkpoint::source::{is_gguf, parts_of};
@@ -55,6 +58,7 @@ pub use config::rope::RopeConfig;
 pub use config::rope_scaling::RopeScaling;
 pub use config::routing::Routing;
 pub use error::{Error, Result};
+pub use families::{ModelFamily, families};
 pub use generate::generated::Generation;
 pub use generate::generation::{
     continue_batch_until, generate, generate_batch, generate_batch_until, generate_until,
@@ -65,6 +69,7 @@ pub use generate::reconstruct::reconstruct;
 pub use generate::stream::TokenStream;
 pub use generate::timing::Timing;
 pub use interrupt::Interrupt;
+pub use memory_plan::MemoryPlan;
 pub use model::Model;
 pub use nn::attend::Attend;
 pub use nn::linear::Linear;

@@ -102,13 +102,15 @@ impl Model {
         Self::load_weights(config, path, || Weights::of_bytes(path, bytes), device, dtype)
     }
 
-    fn load_weights(
+    /// The model of a checkpoint before a weight is read, with the headers of its files, which have
+    /// been checked.
+    pub(crate) fn without_weights(
         config: ModelConfig,
         origin: &Path,
         open: impl FnOnce() -> Result<Weights>,
         device: &Device,
         dtype: DType,
-    ) -> Result<Self> {
+    ) -> Result<(Self, Weights)> {
         let unsupported = |reason: &str| Error::UnsupportedType {
             dtype,
             device: format!("{device:?}"),
@@ -143,7 +145,17 @@ impl Model {
         model.warnings = warnings;
         let expected = expected_tensors(&model);
         weights.check(&expected, model.config().tie_word_embeddings)?;
+        Ok((model, weights))
+    }
 
+    fn load_weights(
+        config: ModelConfig,
+        origin: &Path,
+        open: impl FnOnce() -> Result<Weights>,
+        device: &Device,
+        dtype: DType,
+    ) -> Result<Self> {
+        let (mut model, weights) = Self::without_weights(config, origin, open, device, dtype)?;
         model.keep_quantized(&weights, device, dtype)?;
         let stored = weights.take(&expected_tensors(&model));
         let (mut stored, rest): (Vec<_>, _) =

@@ -19,8 +19,7 @@ impl Model {
     pub fn quantize_weights(mut self, bits: WeightBits) -> Result<Self> {
         let device = self.device();
         for (path, projection) in self.projections() {
-            // Experts are chosen by gates.
-            if path.ends_with(".gate") || path.ends_with(READ_BY_HEADS) {
+            if !is_quantized(&path) {
                 continue;
             }
             let Projection::Dense(dense) = &*projection else { continue };
@@ -41,6 +40,11 @@ impl Model {
         self.quantized_to.get_or_insert(bits);
         Ok(self)
     }
+}
+
+/// Whether the linear layer of this path is quantized: not the gate that chooses experts.
+pub(crate) fn is_quantized(path: &str) -> bool {
+    !path.ends_with(".gate") && !path.ends_with(READ_BY_HEADS)
 }
 
 /// `[outputs, inputs]`; `None` where rows have no format.

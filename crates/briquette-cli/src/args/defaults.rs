@@ -13,3 +13,6 @@ pub(crate) const POLICY: &str = "snapkv:kernel=15";
 pub(crate) const LATER: &str = "compactor";
 /// The policies that are compared where none are named.
 pub(crate) const POLICIES: &str = "streaming-llm,h2o,snapkv:kernel=15";
+/// The policies that memory is planned for where none are named.
+pub(crate) const PLANNED: &str =
+    "full,local-window,streaming-llm,h2o,tova,snapkv,pyramidkv,adakv,d2o,ems,kivi,fp8";

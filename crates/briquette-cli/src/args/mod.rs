@@ -16,6 +16,7 @@ pub(crate) mod profile;
 pub(crate) mod prompt;
 pub(crate) mod resume;
 pub(crate) mod sampling;
+pub(crate) mod size;
 pub(crate) mod template;
 pub(crate) mod text;
 pub(crate) mod windows;

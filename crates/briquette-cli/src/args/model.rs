@@ -79,6 +79,14 @@ impl From<Dtype> for run::Dtype {
     }
 }
 
+fn named(dtype: DType) -> run::Dtype {
+    match dtype {
+        DType::F16 => run::Dtype::F16,
+        DType::BF16 => run::Dtype::Bf16,
+        _ => run::Dtype::F32,
+    }
+}
+
 /// The device of this name, or the first of this build.
 pub(crate) fn open_device(name: Option<&str>) -> Result<(String, Device)> {
     let built = briquette::device::available();
@@ -143,11 +151,16 @@ impl ModelArgs {
         if let Some(dtype) = self.dtype {
             return dtype.into();
         }
-        match Model::default_dtype(dir, device) {
-            Ok(DType::F16) => run::Dtype::F16,
-            Ok(DType::BF16) => run::Dtype::Bf16,
-            Ok(_) | Err(_) => run::Dtype::F32,
+        Model::default_dtype(dir, device).map_or(run::Dtype::F32, named)
+    }
+
+    /// The type that a plan is for: the one named, or that of a device that is named, or else the
+    /// file's.
+    pub(crate) fn planned_dtype(&self, dir: &Path, device: &Device) -> Result<run::Dtype> {
+        if self.dtype.is_some() || self.device().is_some() {
+            return Ok(self.dtype_on(dir, device));
         }
+        Ok(named(Model::stored_dtype(dir)?))
     }
 
     /// The folder of the model, which need not be there.

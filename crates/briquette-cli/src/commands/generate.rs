@@ -21,6 +21,7 @@ use crate::{
         profile::ProfileArgs,
         prompt::PromptArgs,
         sampling::SamplingArgs,
+        size,
         template::TemplateArgs,
     },
     terminal::{
@@ -69,7 +70,7 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_name = "BYTES",
-        value_parser = bytes_of,
+        value_parser = size::bytes,
         conflicts_with = "prefix",
         help_heading = "Compression"
     )]
@@ -100,13 +101,6 @@ pub(crate) struct Args {
 }
 
 /// Reads a number of bytes, as budgets are written.
-fn bytes_of(text: &str) -> Result<usize, String> {
-    match text.parse().map_err(|error: briquette::Error| error.to_string())? {
-        Budget::Bytes(bytes) => usize::try_from(bytes).map_err(|error| error.to_string()),
-        _ => Err("a size in bytes is needed, as in 512MiB".into()),
-    }
-}
-
 /// JSON that `--json` writes.
 #[derive(Serialize)]
 struct Report {

@@ -56,6 +56,16 @@ impl Architecture {
         found.map(|(_, architecture, ..)| *architecture)
     }
 
+    /// Every architecture.
+    pub fn all() -> impl Iterator<Item = Self> {
+        ARCHITECTURES.iter().map(|(_, architecture, ..)| *architecture)
+    }
+
+    /// Its `model_type`.
+    pub fn model_type(self) -> &'static str {
+        self.entry().0
+    }
+
     /// Every `model_type` that is read, separated by commas.
     pub fn names() -> String {
         ARCHITECTURES.map(|(name, ..)| name).join(", ")

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use briquette_ops::WeightFormat;
 use burn_store::burn_pack::{Bytes, Error as PackError, Tensor};
 use rayon::prelude::*;
 
@@ -9,7 +10,7 @@ use crate::{
         mxfp4::Mxfp4,
         stacked::{Outputs, Stacked},
         tensors::Stored,
-        weights::Weights,
+        weights::{Quantized, Weights},
     },
 };
 
@@ -84,7 +85,8 @@ impl Layer {
         for (name, expert, outputs) in self.parts("weight") {
             let rows = all.rows(expert, outputs);
             let numbers = rows.deferred(name.clone()).into();
-            let quantized = Arc::new(move |name: &str, device: &_| rows.quantized(name, device));
+            let read = Arc::new(move |name: &str, device: &_| rows.quantized(name, device));
+            let quantized = Quantized { format: WeightFormat::Q8_0, read };
             weights.insert_quantized(file, name, numbers, quantized);
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::{
     sync::Arc,
 };
 
-use briquette_ops::QuantizedMatrix;
+use briquette_ops::{QuantizedMatrix, WeightFormat};
 use burn::tensor::{DType, Device, TensorData};
 use burn_store::{bridge, burn_pack::Tensor};
 
@@ -34,9 +34,13 @@ pub(crate) struct Slot {
     pub(crate) shape: Vec<usize>,
 }
 
-/// Reads a matrix as it is stored. It gets the name for errors; `None` if it cannot stay quantized.
-pub(super) type Quantized =
-    Arc<dyn Fn(&str, &Device) -> Result<Option<QuantizedMatrix>> + Send + Sync>;
+/// A matrix that can stay quantized.
+pub(super) struct Quantized {
+    /// The format it has in memory, by its header.
+    pub(super) format: WeightFormat,
+    /// Reads it. It gets the name for errors; `None` if it cannot stay quantized.
+    pub(super) read: Arc<dyn Fn(&str, &Device) -> Result<Option<QuantizedMatrix>> + Send + Sync>,
+}
 
 /// The files of weights of a folder, and which of them holds each tensor.
 pub(crate) struct Weights {
@@ -53,16 +57,16 @@ impl Weights {
         match Source::of(path)? {
             Source::Folder(dir) => Ok(Self::of_files(folder::open(&dir)?)),
             Source::Gguf(path) => {
-                let mut stored = gguf::tensors(&Gguf::open(&path)?)?;
+                let stored = gguf::tensors(&Gguf::open(&path)?)?;
                 let deferred = stored
                     .iter()
                     .map(|(name, tensor)| (name.clone(), tensor.deferred(name.clone()).into()));
                 let tensors = deferred.collect();
-                stored.retain(|_, tensor| tensor.is_quantized());
-                let quantized = stored.into_iter().map(|(name, tensor)| {
-                    let read: Quantized =
-                        Arc::new(move |name, device| tensor.quantized(name, device));
-                    (name, read)
+                let quantized = stored.into_iter().filter_map(|(name, tensor)| {
+                    let format = tensor.format()?;
+                    let read =
+                        Arc::new(move |name: &str, device: &_| tensor.quantized(name, device));
+                    Some((name, Quantized { format, read }))
                 });
                 let quantized = quantized.collect();
                 Ok(Self { quantized, ..Self::of_files(vec![(path, tensors)]) })
@@ -118,9 +122,14 @@ impl Weights {
     /// [`Error::Read`] and [`Error::LoadTensor`].
     pub(crate) fn quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
         match self.quantized.get(name) {
-            Some(read) => read(name, device),
+            Some(matrix) => (matrix.read)(name, device),
             None => Ok(None),
         }
+    }
+
+    /// The format of the matrix of this name, if it can stay quantized, by its header.
+    pub(crate) fn format(&self, name: &str) -> Option<WeightFormat> {
+        Some(self.quantized.get(name)?.format)
     }
 
     fn tensor(&self, name: &str) -> Option<&Tensor> {

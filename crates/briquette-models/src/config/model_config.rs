@@ -183,14 +183,19 @@ impl ModelConfig {
     /// # Errors
     /// [`Error::InvalidSetting`] for 0, or more than the model can have.
     pub fn with_context(mut self, context: usize) -> Result<Self> {
-        let longest = self.rope.scaling.longest().unwrap_or(self.max_position_embeddings);
-        let end = self.sliding_window.filter(|_| self.sliding_layers.is_empty());
-        let longest = longest.min(end.unwrap_or(usize::MAX));
+        let longest = self.longest_context();
         if !(1..=longest).contains(&context) {
             return Err(invalid("context", context, format!("from 1 to {longest}")));
         }
         self.max_position_embeddings = context;
         Ok(self)
+    }
+
+    /// The most tokens that a text can have, by [`with_context`](Self::with_context) too.
+    pub fn longest_context(&self) -> usize {
+        let longest = self.rope.scaling.longest().unwrap_or(self.max_position_embeddings);
+        let end = self.sliding_window.filter(|_| self.sliding_layers.is_empty());
+        longest.min(end.unwrap_or(usize::MAX))
     }
 
     /// Numbers of layers and heads, and the width of a head, for a cache of this model.

@@ -58,6 +58,23 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Bytes of the window of queries that a layer of `rows` rows holds between calls: none under a
+    /// policy that compresses prompts only. A number of a query takes `size` bytes.
+    pub(super) fn window_bytes(&self, size: usize, window: usize, rows: usize) -> usize {
+        let in_decoding = self.policy.schedule().decode_every.is_some() && self.observes.window > 0;
+        if in_decoding { self.query_bytes(size, window, rows) } else { 0 }
+    }
+
+    /// Bytes of so many queries with their positions.
+    pub(super) fn query_bytes(&self, size: usize, queries: usize, rows: usize) -> usize {
+        let query = self.shape.query_heads * self.rows.bytes(self.shape.head_dim, size);
+        let position_bytes = DType::from(self.device.settings().int_dtype).size();
+        queries
+            .saturating_mul(query)
+            .saturating_add(self.rows.bytes(queries, position_bytes))
+            .saturating_mul(rows)
+    }
+
     /// The stages' view of a layer, without its window, scores and state.
     pub(super) fn view(
         &self,

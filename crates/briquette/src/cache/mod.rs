@@ -15,6 +15,7 @@ mod layer;
 mod layer_handle;
 mod layer_shapes;
 mod mark;
+mod planned;
 mod progress;
 mod prompt;
 mod queries;

@@ -448,10 +448,15 @@ impl Body for ClusteredBody {
         body.measured(options)
     }
 
-    fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize {
+    fn bytes_of(
+        options: &StoreOptions,
+        entries: usize,
+        columns: usize,
+        width: fn(usize) -> usize,
+    ) -> usize {
         let heads = options.batch * options.shape.kv_heads;
         let ints = |numbers| heads * options.rows.bytes(numbers, options.int_bytes());
-        let wide = Layout::most_width(columns);
+        let wide = width(columns);
         let norms = heads * options.rows.bytes(wide, DType::F32.size());
         let sums = [
             entries.saturating_mul(options.pair_bytes()),
@@ -459,7 +464,7 @@ impl Body for ClusteredBody {
             options.most_padding(),
             // Cluster and index of each token, the representative of each cluster.
             2 * ints(wide),
-            ints(Layout::most_width(entries)),
+            ints(width(entries)),
             norms,
             4 * heads * options.rows.most_padding(),
             // Padding columns of a head, and the offset of its rows.

@@ -211,6 +211,12 @@ pub trait Store: Any + Debug + Send + Sync {
     /// column per token. Tokens that share a key and a value are columns of one entry.
     fn bytes_of(&self, entries: usize, columns: usize) -> usize;
 
+    /// As [`bytes_of`](Self::bytes_of), behind a prompt: fewer where the store always keeps room
+    /// for tokens to come.
+    fn bytes_of_prompt(&self, entries: usize, columns: usize) -> usize {
+        self.bytes_of(entries, columns)
+    }
+
     /// Minimum bytes of the store once it has room for `capacity` columns in all, as far as it can
     /// tell.
     fn least_bytes(&self, capacity: usize) -> usize {

@@ -253,6 +253,25 @@ impl<C: Codec> PagedStore<C> {
     fn room(&self) -> usize {
         self.codec.residual() + 2 * self.codec.group()
     }
+
+    /// Bytes of heads that hold so many columns in full precision, and so many in pages.
+    fn bytes_apart(&self, full: usize, quantized: usize) -> usize {
+        let StoreOptions { shape, batch, dtype, rows, .. } = self.options;
+        let group = self.codec.group();
+        let heads = batch * shape.kv_heads;
+        let widths = self.codec.widths(shape.head_dim);
+        let packed = widths.iter().map(|widths| widths.bytes(rows, dtype));
+        let kept = self.codec.key_channels(shape.head_dim);
+        let channels = kept.map_or(0, |kept| heads * rows.bytes(kept, self.options.int_bytes()));
+        let full = full * self.options.pair_bytes() + self.options.scalar_row_bytes(full);
+        let positions = rows.bytes(group, self.options.int_bytes());
+        let statistics = statistics::rows(self.options.observes, shape) / shape.kv_heads
+            * rows.bytes(group, DType::F32.size());
+        let page = packed.sum::<usize>() + positions + statistics;
+        let places = heads * (quantized / group + 2) + 1;
+        let pages = heads.saturating_mul(quantized).saturating_mul(page).div_ceil(group);
+        full.saturating_add(pages).saturating_add(places * self.options.int_bytes() + channels)
+    }
 }
 
 /// Entries and those behind them, if there are any.
@@ -298,23 +317,16 @@ impl<C: Codec> Store for PagedStore<C> {
     }
 
     fn bytes_of(&self, _entries: usize, columns: usize) -> usize {
-        let StoreOptions { shape, batch, dtype, rows, .. } = self.options;
-        let group = self.codec.group();
-        let heads = batch * shape.kv_heads;
-        let widths = self.codec.widths(shape.head_dim);
-        let packed = widths.iter().map(|widths| widths.bytes(rows, dtype));
-        let kept = self.codec.key_channels(shape.head_dim);
-        let channels = kept.map_or(0, |kept| heads * rows.bytes(kept, self.options.int_bytes()));
-        let tail = columns.min(self.room());
-        let full = tail * self.options.pair_bytes() + self.options.scalar_row_bytes(tail);
         let quantized = columns.saturating_sub(self.codec.residual());
-        let positions = rows.bytes(group, self.options.int_bytes());
-        let statistics = statistics::rows(self.options.observes, shape) / shape.kv_heads
-            * rows.bytes(group, DType::F32.size());
-        let page = packed.sum::<usize>() + positions + statistics;
-        let places = heads * (quantized / group + 2) + 1;
-        let pages = heads.saturating_mul(quantized).saturating_mul(page).div_ceil(group);
-        full.saturating_add(pages).saturating_add(places * self.options.int_bytes() + channels)
+        self.bytes_apart(columns.min(self.room()), quantized)
+    }
+
+    fn bytes_of_prompt(&self, _entries: usize, columns: usize) -> usize {
+        let full = match columns >= self.most_in_tail() {
+            true => self.codec.kept_full(columns),
+            false => columns,
+        };
+        self.bytes_apart(full, columns.saturating_sub(full))
     }
 
     fn reserve(&mut self, capacity: usize) {

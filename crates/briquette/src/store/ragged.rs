@@ -199,8 +199,13 @@ impl Body for RaggedBody {
         Self::new(tokens, both, options)
     }
 
-    fn bytes_of(options: &StoreOptions, _entries: usize, columns: usize) -> usize {
+    fn bytes_of(
+        options: &StoreOptions,
+        _entries: usize,
+        columns: usize,
+        width: fn(usize) -> usize,
+    ) -> usize {
         let pairs = columns.saturating_mul(options.pair_bytes());
-        pairs.saturating_add(Tokens::bytes_of(options, columns))
+        pairs.saturating_add(Tokens::bytes_of(options, width(columns)))
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     Result,
     columns::longest,
     ops::{
-        AttentionOutput, AttentionStatistics, Clustering, Entries, Selection, Tail,
+        AttentionOutput, AttentionStatistics, Clustering, Entries, Selection, Tail, bucketed_width,
         gather_positions, gather_scalars,
     },
     prefix::Parts,
@@ -130,9 +130,14 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Returns the body of these rows; `options` are those of its store.
     fn select_rows(&self, rows: &[usize], options: &StoreOptions) -> Self;
 
-    /// Maximum bytes of a body and a tail that hold `entries` entries and `columns` columns per
-    /// head together.
-    fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize;
+    /// Bytes of a body and a tail that hold `entries` entries and `columns` columns per head
+    /// together, in rectangles as wide as `width` says of the rows of the longest head.
+    fn bytes_of(
+        options: &StoreOptions,
+        entries: usize,
+        columns: usize,
+        width: fn(usize) -> usize,
+    ) -> usize;
 }
 
 /// Packed entries, or the entries given back.
@@ -262,7 +267,11 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn bytes_of(&self, entries: usize, columns: usize) -> usize {
-        B::bytes_of(&self.options, entries, columns)
+        B::bytes_of(&self.options, entries, columns, Layout::most_width)
+    }
+
+    fn bytes_of_prompt(&self, entries: usize, columns: usize) -> usize {
+        B::bytes_of(&self.options, entries, columns, bucketed_width)
     }
 
     fn is_clustered(&self) -> bool {

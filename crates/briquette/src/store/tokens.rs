@@ -103,10 +103,9 @@ impl Tokens {
         self.layout.bytes(rows) + buffer_bytes(&self.positions, rows) + statistics
     }
 
-    /// Maximum bytes of tokens if heads hold up to `columns` of them, some here and some elsewhere
-    /// in rectangles.
-    pub(super) fn bytes_of(options: &StoreOptions, columns: usize) -> usize {
-        let scalars = options.scalar_row_bytes(Layout::most_width(columns));
+    /// Maximum bytes of tokens in rectangles of this width, some here and some elsewhere.
+    pub(super) fn bytes_of(options: &StoreOptions, width: usize) -> usize {
+        let scalars = options.scalar_row_bytes(width);
         scalars + options.most_padding() + options.offset_bytes()
     }
 }

@@ -84,6 +84,10 @@ impl Store for ValuesInKeys {
         self.inner.bytes_of(entries, columns)
     }
 
+    fn bytes_of_prompt(&self, entries: usize, columns: usize) -> usize {
+        self.inner.bytes_of_prompt(entries, columns)
+    }
+
     fn least_bytes(&self, capacity: usize) -> usize {
         self.inner.least_bytes(capacity)
     }

@@ -14,6 +14,13 @@ const KNOWN: [(&str, &str); 7] = [
     ("gemma3", "gemma3_text"),
 ];
 
+/// Whether models of this `model_type` are read from GGUF files.
+pub(crate) fn is_read(model_type: &str) -> bool {
+    // These are Llamas there.
+    let llama = matches!(model_type, "mistral" | "mixtral");
+    llama || KNOWN.iter().any(|(_, known)| *known == model_type)
+}
+
 /// More experts are damaged.
 const MOST_EXPERTS: u64 = 4096;
 

@@ -32,6 +32,7 @@ mod vocabulary;
 
 pub(crate) use blocks::Encoding;
 pub(crate) use config::config_json;
+pub(crate) use families::is_read;
 pub(crate) use file::Gguf;
 pub(crate) use quantized::matrix;
 pub(crate) use special_tokens::special_tokens;

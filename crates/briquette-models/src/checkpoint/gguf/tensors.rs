@@ -4,7 +4,7 @@ use std::{
     io::{self, Read, Seek, SeekFrom},
 };
 
-use briquette_ops::QuantizedMatrix;
+use briquette_ops::{QuantizedMatrix, WeightFormat};
 use burn::tensor::{DType, Device};
 use burn_store::burn_pack::{Bytes, Error as PackError, Tensor};
 
@@ -116,9 +116,9 @@ impl StoredTensor {
         Tensor::deferred(name, dtype, shape, None, length, provider)
     }
 
-    /// Whether it is a matrix that can stay quantized.
-    pub(crate) fn is_quantized(&self) -> bool {
-        self.place.shape.len() == 2 && self.place.encoding.format().is_some()
+    /// The format of a matrix that can stay quantized, by its header.
+    pub(crate) fn format(&self) -> Option<WeightFormat> {
+        self.place.encoding.format().filter(|_| self.place.shape.len() == 2)
     }
 
     /// Reads the matrix with its levels; `None` if it cannot stay quantized.

@@ -49,10 +49,7 @@ impl QuantizedMatrix {
             let expected = outputs.saturating_mul(width);
             OpError::check_shape(NAME, name, [found], [expected])?;
         }
-        let dtype = match device.supports_dtype(DType::F16) {
-            true => DType::F16,
-            false => DType::F32,
-        };
+        let dtype = scale_type(device);
         let ints = |numbers: Vec<i32>| {
             let dims = [outputs, numbers.len() / outputs];
             Tensor::<2, Int>::from_data(TensorData::new(numbers, dims), (device, DType::I32))
@@ -114,6 +111,14 @@ impl QuantizedMatrix {
         let ints = |x: &Tensor<2, Int>| x.dims().iter().product::<usize>() * x.dtype().size();
         let more = self.mins.as_ref().map_or(0, floats) + self.factors.as_ref().map_or(0, ints);
         ints(&self.words) + floats(&self.scales) + more
+    }
+
+    /// The bytes that a matrix of this format will take on a device.
+    pub fn bytes_of(format: WeightFormat, [outputs, inputs]: [usize; 2], device: &Device) -> usize {
+        let per_group = if format.has_min() { 2 } else { 1 };
+        let floats = inputs / format.group() * per_group * scale_type(device).size();
+        let words = format.words(inputs) + format.factor_words(inputs);
+        outputs * (words * DType::I32.size() + floats)
     }
 
     /// The matrices one below the other, of one format and one number of inputs, or `None`.
@@ -201,6 +206,11 @@ impl QuantizedMatrix {
         };
         (scales * factor(0), mins.map(|mins| (mins * factor(1)).neg()))
     }
+}
+
+/// The type of scales and minima on a device.
+fn scale_type(device: &Device) -> DType {
+    if device.supports_dtype(DType::F16) { DType::F16 } else { DType::F32 }
 }
 
 /// The bytes of words, `[rows, 4 * words]`, the lowest first.

@@ -1,7 +1,5 @@
 //! Capacity of a layer's buffers.
 
-use burn::tensor::DType;
-
 use super::input::LayerInput;
 use crate::{
     Policy, PrefillCompression, Result,
@@ -44,18 +42,11 @@ impl CapacityPlan {
         let Context { shape, policy, config, observes, .. } = context;
         let LayerInput { span, query_bytes, .. } = input;
         let rows = span.seen().len();
-        // A policy that compresses prompts only holds no window between them.
-        let in_decoding = policy.schedule().decode_every.is_some() && observes.window > 0;
-        let queries = if in_decoding { window } else { 0 };
         // Queries that are held from one compression to the next.
         let held = policy.schedule().decode_every.filter(|_| observes.holds_queries());
-        let queries = queries.saturating_add(held.unwrap_or(0));
-        let position_bytes = DType::from(context.device.settings().int_dtype).size();
-        let query = shape.query_heads * context.rows.bytes(shape.head_dim, *query_bytes);
-        let fixed = queries
-            .saturating_mul(query)
-            .saturating_add(context.rows.bytes(queries, position_bytes))
-            .saturating_mul(rows);
+        let fixed = context
+            .window_bytes(*query_bytes, window, rows)
+            .saturating_add(context.query_bytes(*query_bytes, held.unwrap_or(0), rows));
         let bytes_of = |entries, columns| store.bytes_of(entries, columns).saturating_add(fixed);
         let budget = policy.resolve(shape, span.seen(), &bytes_of)?;
         Ok(Self {

@@ -1,0 +1,252 @@
+use std::{num::NonZeroUsize, path::PathBuf};
+
+use anyhow::{Context, Result};
+use briquette::{Budget, Policy, device};
+use briquette_eval::policy;
+use briquette_models::{MemoryPlan, ModelConfig, WeightBits};
+use briquette_report::table::{Column, Sheet};
+use serde::Serialize;
+
+use crate::{
+    args::{
+        defaults,
+        model::{ModelArgs, open_device},
+        policy_text::PolicyText,
+        size,
+    },
+    error::Error,
+    terminal::output::{Shown, TableArgs, bytes},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  briquette plan --model MODEL --context 32768 --batch 8 --memory 24GiB
+  briquette plan --model MODEL --quantize 4 --policies snapkv,kivi --budgets 50%,10%";
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Rows of a batch, each of as many tokens as the context
+    #[arg(long, value_name = "N", default_value = "1", help_heading = "Memory")]
+    batch: NonZeroUsize,
+    /// Memory to fill: 24GiB [default: the device's, where it tells]
+    ///
+    /// The most rows at this context, and the longest context at this batch, are those that fit
+    /// beside the weights.
+    #[arg(long, value_name = "BYTES", value_parser = size::bytes, help_heading = "Memory")]
+    memory: Option<usize>,
+    /// Methods of `briquette policies`, or policy files
+    ///
+    /// Parameters are changed as in `snapkv:kernel=15`. Files are TOML or JSON.
+    #[arg(
+        long,
+        visible_alias = "policy",
+        value_name = "NAME|FILE,…",
+        value_delimiter = ',',
+        default_value = defaults::PLANNED,
+        value_parser = PolicyText,
+        hide_possible_values = true,
+        help_heading = "Compression"
+    )]
+    policies: Vec<String>,
+    /// Budgets of every policy that takes one: 256, 25%, 512KiB
+    #[arg(
+        long,
+        visible_alias = "budget",
+        value_name = "B,…",
+        value_delimiter = ',',
+        default_value = "75%,50%,25%,12.5%",
+        help_heading = "Compression"
+    )]
+    budgets: Vec<Budget>,
+    #[command(flatten)]
+    tables: TableArgs,
+}
+
+/// A policy at a budget.
+#[derive(Serialize)]
+struct Planned {
+    policy: String,
+    /// None of a policy that keeps all tokens.
+    budget: Option<String>,
+    /// Bytes of a cache of this batch at this context.
+    cache_bytes: usize,
+    /// The most rows at this context.
+    rows: Option<usize>,
+    /// The longest context at this batch.
+    context: Option<usize>,
+    /// Whether what is held depends on the text, and may be less.
+    at_most: bool,
+}
+
+/// A policy at a budget that is not planned.
+#[derive(Serialize)]
+struct Refused {
+    policy: String,
+    budget: Option<String>,
+    error: String,
+}
+
+/// The JSON of a plan.
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    device: String,
+    dtype: &'static str,
+    quantize: Option<WeightBits>,
+    context: usize,
+    batch: usize,
+    memory: Option<u64>,
+    weight_bytes: usize,
+    policies: Vec<Planned>,
+    refused: Vec<Refused>,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    args.tables.output.gate(inputs(&args))?;
+    let policies = policies(&args)?;
+    let (name, device) = open_device(args.model.device())?;
+    let dir = args.model.dir()?;
+    let failed = || format!("cannot plan the model in {}", dir.display());
+    let config = ModelConfig::from_folder(&dir).with_context(failed)?;
+    let context = args.model.context.unwrap_or(config.max_position_embeddings);
+    config.clone().with_context(context)?;
+    let dtype = args.model.planned_dtype(&dir, &device).with_context(failed)?;
+    let bits = args.model.quantize;
+    let plan = MemoryPlan::of(config, &dir, &device, dtype.burn(), bits).with_context(failed)?;
+    let weights = plan.weight_bytes() as u64;
+    let memory = args.memory.map(|bytes| bytes as u64).or_else(|| device::memory(&device));
+    if let Some(memory) = memory.filter(|memory| *memory < weights) {
+        return Err(
+            Error::WeightsTooLarge { weights: bytes(weights), memory: bytes(memory) }.into()
+        );
+    }
+    let mut report = Report {
+        model: dir.display().to_string(),
+        device: name,
+        dtype: dtype.name(),
+        quantize: bits,
+        context,
+        batch: args.batch.get(),
+        memory,
+        weight_bytes: plan.weight_bytes(),
+        policies: Vec::new(),
+        refused: Vec::new(),
+    };
+    for (label, policy) in policies {
+        match report.planned(&plan, &label, &policy) {
+            Ok(planned) => report.policies.push(planned),
+            Err(error) => {
+                let budget = policy.budget().map(|budget| budget.to_string());
+                report.refused.push(Refused { policy: label, budget, error: error.to_string() });
+            }
+        }
+    }
+    args.tables.write(&report.shown(&args.budgets), &report)
+}
+
+/// Files and folders that are read.
+fn inputs(args: &Args) -> Vec<PathBuf> {
+    [args.model.inputs(), policy::inputs(&args.policies)].concat()
+}
+
+/// The policies with their names in tables, at each budget if they take one.
+fn policies(args: &Args) -> Result<Vec<(String, Policy)>> {
+    let mut all = Vec::new();
+    for text in &args.policies {
+        let written = policy::parse(text)?;
+        let label = written.label().to_owned();
+        if !written.policy().takes_budget() {
+            all.push((label, written.checked()?));
+            continue;
+        }
+        for budget in &args.budgets {
+            all.push((label.clone(), written.clone().at(*budget)?));
+        }
+    }
+    Ok(all)
+}
+
+impl Report {
+    fn planned(
+        &self,
+        plan: &MemoryPlan,
+        label: &str,
+        policy: &Policy,
+    ) -> briquette_models::Result<Planned> {
+        let Self { context, batch, memory, .. } = *self;
+        let rows = memory.map(|memory| plan.most_rows(policy, context, memory));
+        let longest = memory.map(|memory| plan.longest_context(policy, batch, memory));
+        Ok(Planned {
+            policy: label.to_owned(),
+            budget: policy.budget().map(|budget| budget.to_string()),
+            cache_bytes: plan.cache_bytes(policy, context, batch)?,
+            rows: rows.transpose()?,
+            context: longest.transpose()?,
+            at_most: policy.reducer().makes_clusters(),
+        })
+    }
+
+    fn shown(&self, budgets: &[Budget]) -> Shown {
+        let Self { model, device, dtype, context, batch, .. } = self;
+        let prompts = if *batch == 1 { "prompt" } else { "prompts" };
+        let mut before = format!(
+            "weights  {} of {model}, in {dtype} on {device}\ncache    of {batch} {prompts} of {context} tokens\n",
+            bytes(self.weight_bytes as u64)
+        );
+        if let Some(memory) = self.memory {
+            before += &format!(
+                "memory   {}; activations, and room for tokens to come, are not counted\n",
+                bytes(memory)
+            );
+        }
+        let mut tables =
+            vec![self.sheet("cache", budgets, |planned| Some(bytes(planned.cache_bytes as u64)))];
+        if self.memory.is_some() {
+            let number = |number: Option<usize>| number.map(|number| number.to_string());
+            tables.push(self.sheet("most rows", budgets, |planned| number(planned.rows)));
+            tables.push(self.sheet("longest context", budgets, |planned| number(planned.context)));
+        }
+        Shown { before, tables, behind: self.remarks() }
+    }
+
+    /// A table of one number, with a row for each policy and a column for each budget.
+    fn sheet(
+        &self,
+        number: &str,
+        budgets: &[Budget],
+        cell: impl Fn(&Planned) -> Option<String>,
+    ) -> Sheet {
+        let columns = [None].into_iter().chain(budgets.iter().map(|it| Some(it.to_string())));
+        let columns: Vec<Option<String>> = columns.collect();
+        let heads = columns.iter().map(|budget| {
+            let head = budget.clone().unwrap_or_else(|| "100%".into());
+            Column::right(head)
+        });
+        let mut sheet = Sheet::new([Column::left(number)].into_iter().chain(heads));
+        for row in self.policies.chunk_by(|a, b| a.policy == b.policy) {
+            let Some(first) = row.first() else { continue };
+            let of = |budget: &Option<String>| {
+                let planned = row.iter().find(|planned| planned.budget == *budget);
+                planned.and_then(&cell).unwrap_or_else(|| "-".into())
+            };
+            sheet.row([first.policy.clone()].into_iter().chain(columns.iter().map(of)));
+        }
+        sheet
+    }
+
+    /// What is to be known of some policies.
+    fn remarks(&self) -> String {
+        let mut remarks: Vec<String> = Vec::new();
+        let at_most = self.policies.iter().filter(|planned| planned.at_most);
+        remarks.extend(at_most.map(|Planned { policy, .. }| {
+            format!("{policy} takes at most this: less where fewer tokens share entries\n")
+        }));
+        let refused = self.refused.iter();
+        remarks.extend(refused.map(|Refused { policy, error, .. }| format!("{policy}: {error}\n")));
+        remarks.dedup();
+        remarks.concat()
+    }
+}

@@ -1,0 +1,66 @@
+//! Bytes of the weights of a model that is not loaded.
+
+use std::path::Path;
+
+use briquette_ops::QuantizedMatrix;
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    tensor::{DType, Device, Tensor},
+};
+
+use crate::{
+    Model, ModelConfig, Result, WeightBits,
+    checkpoint::weights::Weights,
+    nn::{embedding::Embedding, projection::Projection},
+    quantize,
+};
+
+/// The numbers of a model's dense parameters.
+struct Numbers(usize);
+
+impl ModuleVisitor for Numbers {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        // The lazy shape: nothing is allocated.
+        self.0 += param.lazy_shape().iter().product::<usize>();
+    }
+}
+
+/// [`Model::weight_bytes`] of a model that would be loaded so, and quantized to `bits`. The headers
+/// of its files are read, and the embedding and the head where both are stored and may be one.
+pub(crate) fn weight_bytes(
+    config: ModelConfig,
+    path: &Path,
+    device: &Device,
+    dtype: DType,
+    bits: Option<WeightBits>,
+) -> Result<usize> {
+    let open = || Weights::open(path);
+    let (mut model, weights) = Model::without_weights(config, path, open, device, dtype)?;
+    let mut dense = Numbers(0);
+    model.visit(&mut dense);
+    let architecture = model.config().architecture;
+    let stored =
+        |path: &str| weights.format(&architecture.checkpoint_name(&format!("{path}.weight")));
+    let mut matrices = Vec::new();
+    if let Embedding::Dense(embedding) = &model.model.embed_tokens {
+        let [outputs, inputs] = embedding.weight.lazy_shape().dims();
+        let format = stored("model.embed_tokens");
+        let format = format.or_else(|| bits.and_then(|_| WeightBits::Eight.format(inputs)));
+        matrices.push((format, [outputs, inputs]));
+    }
+    for (path, projection) in model.projections() {
+        let Projection::Dense(linear) = projection else { continue };
+        let [inputs, outputs] = linear.weight.lazy_shape().dims();
+        let bits = bits.filter(|_| quantize::is_quantized(&path));
+        let format = stored(&path).or_else(|| bits.and_then(|bits| bits.format(inputs)));
+        matrices.push((format, [outputs, inputs]));
+    }
+    let mut quantized = 0;
+    for (format, dims) in matrices {
+        if let Some(format) = format {
+            dense.0 -= dims.iter().product::<usize>();
+            quantized += QuantizedMatrix::bytes_of(format, dims, device);
+        }
+    }
+    Ok(dense.0 * dtype.size() + quantized)
+}
