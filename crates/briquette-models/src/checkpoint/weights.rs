@@ -34,12 +34,14 @@ pub(crate) struct Slot {
     pub(crate) shape: Vec<usize>,
 }
 
+/// Reads a matrix as it is stored. It gets the name for errors; `None` if it cannot stay quantized.
+type Read = dyn Fn(&str, &Device) -> Result<Option<QuantizedMatrix>> + Send + Sync;
+
 /// A matrix that can stay quantized.
 pub(super) struct Quantized {
     /// The format it has in memory, by its header.
     pub(super) format: WeightFormat,
-    /// Reads it. It gets the name for errors; `None` if it cannot stay quantized.
-    pub(super) read: Arc<dyn Fn(&str, &Device) -> Result<Option<QuantizedMatrix>> + Send + Sync>,
+    pub(super) read: Arc<Read>,
 }
 
 /// The files of weights of a folder, and which of them holds each tensor.
