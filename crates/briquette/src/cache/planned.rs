@@ -8,8 +8,11 @@ use crate::{
     store::build,
 };
 
-/// Maximum number of tokens of all rows.
-const MOST_TOKENS: usize = 1 << 36;
+/// Maximum number of tokens of all rows, where numbers are as long.
+const MOST_TOKENS: usize = match 1_usize.checked_shl(36) {
+    Some(tokens) => tokens,
+    None => usize::MAX,
+};
 
 impl KvCache {
     /// Returns the bytes that this cache will hold behind a first prompt of `tokens` tokens in each
