@@ -13,6 +13,7 @@ use crate::{
         source, unstack,
         weights::{Expected, Slot, Weights},
     },
+    model::lay_out,
     nn::{
         decoder::Layer,
         embedding::Embedding,
@@ -165,6 +166,7 @@ impl Model {
         let turned = pairs(model.config());
         let layers = std::mem::take(&mut model.model.layers).into_iter().enumerate();
         fill.part(&mut model, "", rest, Model::projections)?;
+        lay_out(model.projections());
         // What lay apart leaves room for the next layer.
         let whole = layers.map(|(number, mut layer)| {
             let prefix = format!("{LAYERS}{number}.");
@@ -172,13 +174,12 @@ impl Model {
             fill.part(&mut layer, &prefix, own, Layer::projections)?;
             put_pairs_in_halves(layer.projections(), &turned);
             let mut layer = layer.merge_projections();
-            for (_, projection) in layer.projections() {
-                *projection = projection.clone().laid_out();
-            }
+            lay_out(layer.projections());
             Ok(layer)
         });
         model.model.layers = whole.collect::<Result<_>>()?;
-        Ok(model.with_k_major_weights())
+        device.memory_cleanup();
+        Ok(model)
     }
 
     /// Takes the matrices that stay as they are stored.

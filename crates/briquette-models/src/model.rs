@@ -96,11 +96,7 @@ impl Model {
     #[must_use]
     pub fn with_k_major_weights(mut self) -> Self {
         let device = self.device();
-        for (path, projection) in self.projections() {
-            if !path.ends_with(READ_BY_HEADS) {
-                *projection = projection.clone().laid_out();
-            }
-        }
+        lay_out(self.projections());
         // What lay the other way goes.
         device.memory_cleanup();
         self
@@ -418,6 +414,15 @@ impl Model {
         match &self.lm_head {
             Some(head) => head.forward(hidden),
             None => self.model.embed_tokens.logits(hidden, self.ops.as_ref()),
+        }
+    }
+}
+
+/// Lays weights out as they are multiplied faster, but those that each head reads its part of.
+pub(crate) fn lay_out(projections: Projections<'_>) {
+    for (path, projection) in projections {
+        if !path.ends_with(READ_BY_HEADS) {
+            *projection = projection.clone().laid_out();
         }
     }
 }
