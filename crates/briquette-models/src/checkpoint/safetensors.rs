@@ -1,6 +1,6 @@
 use std::{
     fs::File,
-    io::{self, Read, Seek, SeekFrom},
+    io::{self, Read},
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -15,7 +15,7 @@ use safetensors::{
 
 use crate::{
     Error, Result,
-    checkpoint::tensors::{Stored, Tensors},
+    checkpoint::tensors::{Stored, Tensors, read_at},
     json::check_regular,
 };
 
@@ -51,13 +51,7 @@ enum Content {
 impl Content {
     fn read(&self, start: usize, length: usize) -> io::Result<Vec<u8>> {
         match self {
-            Self::File(path) => {
-                let mut file = File::open(path)?;
-                file.seek(SeekFrom::Start(start as u64))?;
-                let mut bytes = vec![0; length];
-                file.read_exact(&mut bytes)?;
-                Ok(bytes)
-            }
+            Self::File(path) => read_at(path, start as u64, length),
             Self::Memory(all) => {
                 let end = start.saturating_add(length);
                 all.get(start..end).map(<[u8]>::to_vec).ok_or(io::ErrorKind::UnexpectedEof.into())

@@ -1,7 +1,9 @@
 use std::{
     collections::BTreeMap,
-    io::{self, ErrorKind},
+    fs::File,
+    io::{self, ErrorKind, Read as _, Seek, SeekFrom},
     ops::Range,
+    path::Path,
     sync::Arc,
 };
 
@@ -46,4 +48,13 @@ impl From<Tensor> for Stored {
     fn from(tensor: Tensor) -> Self {
         Self { tensor, read: None }
     }
+}
+
+/// Reads so many bytes of a file from one on.
+pub(super) fn read_at(path: &Path, start: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = vec![0; length];
+    file.read_exact(&mut bytes)?;
+    Ok(bytes)
 }

@@ -1,8 +1,4 @@
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    io::{self, Read, Seek, SeekFrom},
-};
+use std::{collections::BTreeMap, io};
 
 use briquette_ops::{QuantizedMatrix, WeightFormat};
 use burn::tensor::{DType, Device};
@@ -15,7 +11,7 @@ use super::{
     rope::OF_ROPE,
     value::Value,
 };
-use crate::{Architecture, Error, Result};
+use crate::{Architecture, Error, Result, checkpoint::tensors::read_at};
 
 /// The tensors by the names of a Hugging Face checkpoint, their bytes not read yet.
 pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, StoredTensor>> {
@@ -157,12 +153,8 @@ impl Gguf {
 }
 
 fn read(place: &Place) -> io::Result<Vec<u8>> {
-    let mut file = File::open(&place.path)?;
-    file.seek(SeekFrom::Start(place.start))?;
     let length = usize::try_from(place.bytes).map_err(io::Error::other)?;
-    let mut bytes = vec![0; length];
-    file.read_exact(&mut bytes)?;
-    Ok(bytes)
+    read_at(&place.path, place.start, length)
 }
 
 /// The rows in the order of the checkpoint. llama.cpp rotates neighbouring channels of Llama where
