@@ -42,7 +42,8 @@ impl Model {
     }
 }
 
-/// Whether the linear layer of this path is quantized: not the gate that chooses experts.
+/// Whether the linear layer of this path is quantized: not the gate that chooses experts, nor what
+/// heads read their part of.
 pub(crate) fn is_quantized(path: &str) -> bool {
     !path.ends_with(".gate") && !path.ends_with(READ_BY_HEADS)
 }

@@ -30,7 +30,7 @@ pub(crate) fn invalid(
     Error::InvalidSetting { key, found: shown(found), must_be: must_be.into() }
 }
 
-/// Refuses zero.
+/// Refuses what is not above zero or is no number.
 pub(crate) fn check_positive_number(key: &'static str, found: f64) -> Result<()> {
     if found.is_finite() && found > 0.0 {
         Ok(())
@@ -39,6 +39,7 @@ pub(crate) fn check_positive_number(key: &'static str, found: f64) -> Result<()>
     }
 }
 
+/// Refuses zero.
 pub(crate) fn check_positive(key: &'static str, found: usize) -> Result<()> {
     if found == 0 { Err(invalid(key, 0, "at least 1")) } else { Ok(()) }
 }
