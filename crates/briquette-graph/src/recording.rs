@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use briquette_kernels::buffer::FUSES;
 use burn::{backend::DispatchDevice, tensor::Device};
 use cubecl::{MemoryScope, future::block_on, prelude::Client};
 
@@ -17,10 +18,10 @@ const WAKING: Duration = Duration::from_millis(10);
 pub(crate) struct Recorder(Client);
 
 impl Recorder {
-    /// Of this device; `None` if it is none of CubeCL's.
+    /// Of this device; `None` if it is none of CubeCL's, or this build [fuses](FUSES).
     pub(crate) fn of(device: &Device) -> Option<Self> {
         match device.as_dispatch() {
-            DispatchDevice::Cube(device) => Some(Self(device.client())),
+            DispatchDevice::Cube(device) if !FUSES => Some(Self(device.client())),
             _ => None,
         }
     }

@@ -152,7 +152,7 @@ where
     /// Steps of a model from here on. `run` gives the tokens `[rows, 1]` to the model and returns
     /// its logits, `[rows, vocabulary]`; `tokens` are the first it is given.
     pub fn new(cache: &'a mut KvCache, tokens: Tensor<2, Int>, run: R) -> Self {
-        let recorder = if FUSES { None } else { Recorder::of(&tokens.device()) };
+        let recorder = Recorder::of(&tokens.device());
         let refused = recorder.is_none().then(|| NOTHING_IS_RECORDED.to_owned());
         Self {
             cache,
