@@ -6,7 +6,7 @@ use briquette::ops::{OpError, Ops};
 use briquette_kernels::{Kernels, supports};
 use briquette_ops::Result;
 use briquette_tests::{
-    backends::{Backend, DEVICES, backends},
+    backends::{Backend, DEVICES, backends, host},
     inputs::{Noise, round},
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Numeric};
@@ -202,14 +202,16 @@ pub(crate) fn extend_behind<T: Copy>(
     list.extend(numbers);
 }
 
-/// Draws a matrix of normal noise.
+/// Draws a matrix of normal noise. It is rounded on the host: a device that fuses operations may
+/// leave a rounding out where the numbers are read back as f32.
 pub(crate) fn noise_matrix(
     noise: &mut Noise,
     [rows, columns]: [usize; 2],
     dtype: DType,
     device: &Device,
 ) -> Tensor<2> {
-    noise.tensor([1, 1, rows, columns], device).reshape([rows, columns]).cast(dtype)
+    let numbers = noise.tensor([1, 1, rows, columns], &host()).reshape([rows, columns]);
+    numbers.cast(dtype).to_device(device)
 }
 
 /// The same numbers, with these dimensions swapped in memory.

@@ -4,7 +4,7 @@
 use briquette::ops::{OpError, best};
 use briquette_ops::{Activation, GatedLinearInput};
 use briquette_tests::{
-    backends::{Backend, backends},
+    backends::{Backend, backends, host},
     inputs::round,
 };
 use burn::tensor::{DType, Tensor};
@@ -41,7 +41,7 @@ fn drawn(
     backend: &Backend,
 ) -> (GatedLinearInput, Vec<Bounded>) {
     let Case { rows, inputs, outputs, .. } = case;
-    let (x, weight, bias) = case.operands(rows * 37 + inputs, dtype, &backend.device);
+    let (x, weight, bias) = case.operands(rows * 37 + inputs, dtype, &host());
     // Sums of some units, as a model's are.
     let weight = weight.div_scalar((inputs as f64).sqrt());
     let (sums, channels) = (sums(&x, &weight, bias.as_ref()), outputs / 2);
@@ -72,6 +72,9 @@ fn drawn(
         Bounded { number, off: off + last + 1e-6 * number.abs() }
     });
     let expected = expected.collect();
+    let device = &backend.device;
+    let (x, weight) = (x.to_device(device), weight.to_device(device));
+    let bias = bias.map(|bias| bias.to_device(device));
     (GatedLinearInput { x, weight, bias, activation }, expected)
 }
 
