@@ -226,7 +226,7 @@ impl Masked {
             }
             let data = TensorData::new(mask, [1, shape.query_heads, 1, 1]);
             let some = silent.iter().any(|(of, _)| *of == layer);
-            some.then(|| Tensor::from_data(data, (&model.device(), model.dtype())))
+            some.then(|| Tensor::from_data(data, (model.device_of(layer), model.dtype())))
         };
         let layers = (0..shape.layers).map(mask).collect();
         Self { inner: inner(), layers, calls: AtomicUsize::new(0) }

@@ -32,6 +32,7 @@
 mod architecture;
 mod checkpoint;
 mod config;
+mod device_map;
 mod error;
 mod families;
 mod generate;
@@ -57,6 +58,7 @@ pub use config::model_config::{ModelConfig, QkNorm};
 pub use config::rope::RopeConfig;
 pub use config::rope_scaling::RopeScaling;
 pub use config::routing::Routing;
+pub use device_map::DeviceMap;
 pub use error::{Error, Result};
 pub use families::{ModelFamily, families};
 pub use generate::generated::Generation;

@@ -7,7 +7,7 @@ use burn::{
 };
 
 use crate::{
-    Architecture, Error, Model, ModelConfig, Result,
+    Architecture, DeviceMap, Error, Model, ModelConfig, Result,
     checkpoint::{
         fill::Fill,
         source, unstack,
@@ -15,10 +15,11 @@ use crate::{
     },
     model::lay_out,
     nn::{
-        decoder::Layer,
+        decoder::{Decoder, Layer},
         embedding::Embedding,
         projection::{Projection, Projections},
     },
+    weight_plan::numbers,
 };
 
 impl Model {
@@ -47,9 +48,13 @@ impl Model {
     /// [`Error::MissingTensor`], [`Error::PrefixedTensor`], [`Error::ExtraTensor`],
     /// [`Error::TensorShape`], [`Error::TensorType`] and [`Error::LoadTensor`] for the tensors in
     /// them.
-    pub fn load(dir: impl AsRef<Path>, device: &Device, dtype: DType) -> Result<Self> {
+    pub fn load(
+        dir: impl AsRef<Path>,
+        devices: impl Into<DeviceMap>,
+        dtype: DType,
+    ) -> Result<Self> {
         let config = ModelConfig::from_folder(&dir)?;
-        Self::load_as(config, dir, device, dtype)
+        Self::load_as(config, dir, devices, dtype)
     }
 
     /// The type that most weights of a folder or file have, of those that do not stay quantized.
@@ -81,11 +86,11 @@ impl Model {
     pub fn load_as(
         config: ModelConfig,
         dir: impl AsRef<Path>,
-        device: &Device,
+        devices: impl Into<DeviceMap>,
         dtype: DType,
     ) -> Result<Self> {
         let dir = dir.as_ref();
-        Self::load_weights(config, dir, || Weights::open(dir), device, dtype)
+        Self::load_weights(config, dir, || Weights::open(dir), &devices.into(), dtype)
     }
 
     /// As [`load_as`](Self::load_as), of the bytes of a safetensors file: for a program without
@@ -96,11 +101,11 @@ impl Model {
     pub fn from_safetensors(
         config: ModelConfig,
         bytes: Vec<u8>,
-        device: &Device,
+        devices: impl Into<DeviceMap>,
         dtype: DType,
     ) -> Result<Self> {
         let path = Path::new(source::WEIGHTS[0]);
-        Self::load_weights(config, path, || Weights::of_bytes(path, bytes), device, dtype)
+        Self::load_weights(config, path, || Weights::of_bytes(path, bytes), &devices.into(), dtype)
     }
 
     /// The model of a checkpoint before a weight is read, with the headers of its files, which have
@@ -109,23 +114,10 @@ impl Model {
         config: ModelConfig,
         origin: &Path,
         open: impl FnOnce() -> Result<Weights>,
-        device: &Device,
+        devices: &DeviceMap,
         dtype: DType,
     ) -> Result<(Self, Weights)> {
-        let unsupported = |reason: &str| Error::UnsupportedType {
-            dtype,
-            device: format!("{device:?}"),
-            reason: reason.into(),
-        };
-        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
-            return Err(unsupported("models run in F32, F16 or BF16"));
-        }
-        if !device.supports_dtype(dtype) {
-            let types: Vec<String> =
-                briquette::device::float_types(device).iter().map(|it| format!("{it:?}")).collect();
-            let reason = format!("the device computes in {}", types.join(" or "));
-            return Err(unsupported(&reason));
-        }
+        devices.devices().iter().try_for_each(|device| check_type(device, dtype))?;
         let mut weights = open()?;
         let embedding = config.architecture.checkpoint_name("model.embed_tokens.weight");
         weights.complete_names(&embedding);
@@ -142,63 +134,97 @@ impl Model {
                 origin.display()
             ));
         }
-        let mut model = Self::new(config, device)?;
+        let mut model = Self::shared_out(config, devices)?;
         model.warnings = warnings;
         let expected = expected_tensors(&model);
         weights.check(&expected, model.config().tie_word_embeddings)?;
         Ok((model, weights))
     }
 
+    /// A model with random weights whose layers are shared out.
+    fn shared_out(config: ModelConfig, devices: &DeviceMap) -> Result<Self> {
+        let whole = Self::new(config.clone(), devices.first())?;
+        if devices.devices().len() == 1 {
+            return Ok(whole);
+        }
+        let Decoder { embed_tokens, layers, .. } = &whole.model;
+        let layers: Vec<usize> = layers.iter().map(numbers).collect();
+        let parts = (numbers(embed_tokens), &layers[..], whole.numbers_of_head());
+        Self::on(config, devices.place(parts)?)
+    }
+
     fn load_weights(
         config: ModelConfig,
         origin: &Path,
         open: impl FnOnce() -> Result<Weights>,
-        device: &Device,
+        devices: &DeviceMap,
         dtype: DType,
     ) -> Result<Self> {
-        let (mut model, weights) = Self::without_weights(config, origin, open, device, dtype)?;
-        model.keep_quantized(&weights, device, dtype)?;
+        let (mut model, weights) = Self::without_weights(config, origin, open, devices, dtype)?;
+        model.keep_quantized(&weights, dtype)?;
         let stored = weights.take(&expected_tensors(&model));
         let (mut stored, rest): (Vec<_>, _) =
             stored.into_iter().partition(|tensor| tensor.name.starts_with(LAYERS));
         let architecture = model.config().architecture;
-        let fill = Fill { weights: &weights, architecture, device, dtype };
+        let placed = model.placed.clone();
+        let fill = |device| Fill { weights: &weights, architecture, device, dtype };
         let turned = pairs(model.config());
         let layers = std::mem::take(&mut model.model.layers).into_iter().enumerate();
-        fill.part(&mut model, "", rest, Model::projections)?;
+        fill(placed.last()).part(&mut model, "", rest, Model::projections)?;
         lay_out(model.projections());
         // What lay apart leaves room for the next layer.
         let whole = layers.map(|(number, mut layer)| {
             let prefix = format!("{LAYERS}{number}.");
             let own = stored.extract_if(.., |tensor| tensor.name.starts_with(&prefix)).collect();
-            fill.part(&mut layer, &prefix, own, Layer::projections)?;
+            fill(placed.of(number)).part(&mut layer, &prefix, own, Layer::projections)?;
             put_pairs_in_halves(layer.projections(), &turned);
             let mut layer = layer.merge_projections();
             lay_out(layer.projections());
             Ok(layer)
         });
         model.model.layers = whole.collect::<Result<_>>()?;
-        device.memory_cleanup();
+        model.clean_up();
         Ok(model)
     }
 
     /// Takes the matrices that stay as they are stored.
-    fn keep_quantized(&mut self, weights: &Weights, device: &Device, dtype: DType) -> Result<()> {
+    fn keep_quantized(&mut self, weights: &Weights, dtype: DType) -> Result<()> {
         let architecture = self.config().architecture;
-        let stored = |path: &str| {
+        let placed = self.placed.clone();
+        let stored = |path: &str, device: &Device| {
             let name = architecture.checkpoint_name(&format!("{path}.weight"));
             weights.quantized(&name, device)
         };
         for (path, projection) in self.projections() {
-            if let Some(matrix) = stored(&path)? {
+            let layer = path.strip_prefix(LAYERS).and_then(|path| path.split('.').next());
+            let layer = layer.and_then(|number| number.parse().ok());
+            let device = layer.map_or(placed.last(), |layer| placed.of(layer));
+            if let Some(matrix) = stored(&path, device)? {
                 *projection = projection.clone().with_quantized(matrix);
             }
         }
-        if let Some(matrix) = stored("model.embed_tokens")? {
+        if let Some(matrix) = stored("model.embed_tokens", placed.first())? {
             self.model.embed_tokens = Embedding::quantized(matrix, dtype);
         }
         Ok(())
     }
+}
+
+/// Checks that a model can run in a type on a device.
+fn check_type(device: &Device, dtype: DType) -> Result<()> {
+    let unsupported = |reason: &str| {
+        let (device, reason) = (format!("{device:?}"), reason.into());
+        Err(Error::UnsupportedType { dtype, device, reason })
+    };
+    if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+        return unsupported("models run in F32, F16 or BF16");
+    }
+    if !device.supports_dtype(dtype) {
+        let types: Vec<String> =
+            briquette::device::float_types(device).iter().map(|it| format!("{it:?}")).collect();
+        return unsupported(&format!("the device computes in {}", types.join(" or ")));
+    }
+    Ok(())
 }
 
 /// The path of the layers.

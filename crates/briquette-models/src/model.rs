@@ -16,6 +16,7 @@ use briquette_ops::QuantizedMatrix;
 
 use crate::{
     Attend, Error, Interrupt, ModelConfig, Result, WeightBits,
+    device_map::Placed,
     nn::{
         build::Build,
         decoder::Decoder,
@@ -23,12 +24,13 @@ use crate::{
         positions::Positions,
         projection::{Projection, Projections, within},
     },
+    weight_plan::numbers,
 };
 
 /// A causal language model: token embedding, decoder layers of its
 /// [`Architecture`](crate::Architecture), and a head that may share the embedding.
 ///
-/// It computes on the device and in the data type it was loaded with; keys and values live in the
+/// It computes on the device, or [devices](crate::DeviceMap), and in the data type it was loaded with; keys and values live in the
 /// [`KvCache`] given to each call. Load it on the device it is to run on: moving the module moves
 /// its parameters, but neither quantized weights nor the tables of its position encoding, and its
 /// record has no quantized weights.
@@ -41,13 +43,15 @@ pub struct Model {
     config: ModelConfig,
     #[module(skip)]
     positions: Positions,
+    #[module(skip)]
+    pub(crate) placed: Placed,
     /// The operations of its layers and caches, which count their fallbacks together.
     #[module(skip)]
     pub(crate) ops: Arc<dyn Ops>,
     #[module(skip)]
     interrupt: Interrupt,
     #[module(skip)]
-    upkeep: Upkeep,
+    upkeep: Vec<Upkeep>,
     /// Bits of the weights that it was loaded with in more, if they were quantized since.
     #[module(skip)]
     pub(crate) quantized_to: Option<WeightBits>,
@@ -61,16 +65,22 @@ impl Model {
     /// # Errors
     /// [`Error::Cache`] if the position encoding cannot be built.
     pub fn new(config: ModelConfig, device: &Device) -> Result<Self> {
+        let placed = Placed::on(device, config.num_hidden_layers);
+        Self::on(config, placed)
+    }
+
+    pub(crate) fn on(config: ModelConfig, placed: Placed) -> Result<Self> {
         let ops = best();
-        let build = Build { config: &config, device, ops: &ops };
+        let build = Build { config: &config, device: placed.last(), ops: &ops };
         let head = || build.linear(config.hidden_size, config.vocab_size, false);
         Ok(Self {
-            model: Decoder::new(build),
+            model: Decoder::new(build, placed.clone()),
             lm_head: (!config.tie_word_embeddings).then(head),
-            positions: Positions::new(&config, device)?,
+            positions: Positions::new(&config, &placed)?,
             ops,
             interrupt: Interrupt::new(),
-            upkeep: Upkeep::default(),
+            upkeep: placed.each().map(|_| Upkeep::default()).collect(),
+            placed,
             quantized_to: None,
             warnings: Vec::new(),
             config,
@@ -83,10 +93,9 @@ impl Model {
     /// they have in a checkpoint.
     #[must_use]
     pub fn merge_projections(self) -> Self {
-        let device = self.device();
         let model = Self { model: self.model.merge_projections(), ..self };
         // What lay apart goes.
-        device.memory_cleanup();
+        model.clean_up();
         model
     }
 
@@ -95,10 +104,9 @@ impl Model {
     /// [`load`](Self::load) returns such a model. Shapes stay `[inputs, outputs]`.
     #[must_use]
     pub fn with_k_major_weights(mut self) -> Self {
-        let device = self.device();
         lay_out(self.projections());
         // What lay the other way goes.
-        device.memory_cleanup();
+        self.clean_up();
         self
     }
 
@@ -142,9 +150,35 @@ impl Model {
         &self.config
     }
 
-    /// The device it computes on.
+    /// The device it computes on. Of a model on [several](crate::DeviceMap) it is the first: tokens are
+    /// given on it, and logits are returned there.
     pub fn device(&self) -> Device {
         self.model.embed_tokens.device()
+    }
+
+    /// Numbers of its head, if that is not the embeddings.
+    pub(crate) fn numbers_of_head(&self) -> usize {
+        self.lm_head.as_ref().map_or(0, numbers)
+    }
+
+    /// The devices that it lies on.
+    pub fn devices(&self) -> Vec<Device> {
+        self.placed.each().cloned().collect()
+    }
+
+    /// The device of a layer, on which its queries, keys and values come.
+    pub fn device_of(&self, layer: usize) -> &Device {
+        self.placed.of(layer)
+    }
+
+    /// Gives back what its devices hold unused.
+    pub fn clean_up(&self) {
+        self.placed.each().for_each(Device::memory_cleanup);
+    }
+
+    /// Counts a call.
+    fn count_call(&self) {
+        self.placed.each().zip(&self.upkeep).for_each(|(device, upkeep)| upkeep.call(device));
     }
 
     /// The data type it computes in.
@@ -233,6 +267,7 @@ impl Model {
             .with_ops(self.ops.clone());
         let mut config = self.config.with_attention(config);
         config.sinks = self.model.sinks().map(Into::into);
+        config.devices = self.placed.of_layers().map(Into::into);
         Ok(match policy.reads_output_weights() {
             true => config.with_output_weights(self.output_projections()),
             false => config,
@@ -299,7 +334,7 @@ impl Model {
         attend: &mut dyn Attend,
     ) -> Result<Tensor<2>> {
         self.interrupt.check()?;
-        self.upkeep.call(&tokens.device());
+        self.count_call();
         self.last_logits(self.model.forward(tokens, &self.positions, attend, &self.interrupt)?)
     }
 
@@ -319,7 +354,7 @@ impl Model {
         self.last_logits(self.layers(tokens, cache)?)
     }
 
-    /// The normalised output of the last layer, before the head.
+    /// The normalised output of the last layer, before the head, on the device of that layer.
     ///
     /// # Shapes
     /// - `tokens`: `[batch, tokens]`
@@ -335,7 +370,7 @@ impl Model {
 
     /// As [`hidden_states`](Self::hidden_states), of tokens checked before.
     pub(crate) fn decode(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
-        self.upkeep.call(&tokens.device());
+        self.count_call();
         self.layers(tokens, cache)
     }
 
@@ -404,16 +439,20 @@ impl Model {
             Some(divisor) => logits / divisor,
             None => logits,
         };
-        Ok(match self.config.final_logit_softcapping {
+        let logits = match self.config.final_logit_softcapping {
             Some(cap) => (logits / cap).tanh() * cap,
             None => logits,
-        })
+        };
+        Ok(on(logits, self.placed.first()))
     }
 
     fn uncapped(&self, hidden: Tensor<3>) -> Result<Tensor<3>> {
         match &self.lm_head {
             Some(head) => head.forward(hidden),
-            None => self.model.embed_tokens.logits(hidden, self.ops.as_ref()),
+            None => {
+                let hidden = on(hidden, self.placed.first());
+                self.model.embed_tokens.logits(hidden, self.ops.as_ref())
+            }
         }
     }
 }
@@ -425,4 +464,9 @@ pub(crate) fn lay_out(projections: Projections<'_>) {
             *projection = projection.clone().laid_out();
         }
     }
+}
+
+/// A tensor on a device, to which it moves if it is elsewhere.
+fn on(x: Tensor<3>, device: &Device) -> Tensor<3> {
+    if x.device() == *device { x } else { x.to_device(device) }
 }

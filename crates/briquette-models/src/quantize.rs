@@ -17,7 +17,6 @@ impl Model {
     /// # Errors
     /// [`Error::Cache`](crate::Error::Cache) for weights that are not finite.
     pub fn quantize_weights(mut self, bits: WeightBits) -> Result<Self> {
-        let device = self.device();
         for (path, projection) in self.projections() {
             if !is_quantized(&path) {
                 continue;
@@ -35,7 +34,7 @@ impl Model {
             }
         }
         // What they were.
-        device.memory_cleanup();
+        self.clean_up();
         // What is quantized already stays as it is.
         self.quantized_to.get_or_insert(bits);
         Ok(self)

@@ -25,6 +25,13 @@ impl ModuleVisitor for Numbers {
     }
 }
 
+/// The numbers of the dense parameters of a part of a model, loaded or not.
+pub(crate) fn numbers(part: &impl Module) -> usize {
+    let mut all = Numbers(0);
+    part.visit(&mut all);
+    all.0
+}
+
 /// [`Model::weight_bytes`] of a model that would be loaded so, and quantized to `bits`. The headers
 /// of its files are read, and the embedding and the head where both are stored and may be one.
 pub(crate) fn weight_bytes(
@@ -35,9 +42,8 @@ pub(crate) fn weight_bytes(
     bits: Option<WeightBits>,
 ) -> Result<usize> {
     let open = || Weights::open(path);
-    let (mut model, weights) = Model::without_weights(config, path, open, device, dtype)?;
-    let mut dense = Numbers(0);
-    model.visit(&mut dense);
+    let (mut model, weights) = Model::without_weights(config, path, open, &device.into(), dtype)?;
+    let mut dense = numbers(&model);
     let architecture = model.config().architecture;
     let stored =
         |path: &str| weights.format(&architecture.checkpoint_name(&format!("{path}.weight")));
@@ -58,9 +64,9 @@ pub(crate) fn weight_bytes(
     let mut quantized = 0;
     for (format, dims) in matrices {
         if let Some(format) = format {
-            dense.0 -= dims.iter().product::<usize>();
+            dense -= dims.iter().product::<usize>();
             quantized += QuantizedMatrix::bytes_of(format, dims, device);
         }
     }
-    Ok(dense.0 * dtype.size() + quantized)
+    Ok(dense * dtype.size() + quantized)
 }

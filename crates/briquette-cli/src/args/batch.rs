@@ -1,7 +1,7 @@
 use std::num::NonZeroUsize;
 
 use briquette_eval::run::BatchLimit;
-use burn::tensor::Device;
+use briquette_models::DeviceMap;
 
 use crate::args::jobs::is_accelerator;
 
@@ -34,8 +34,8 @@ pub(crate) struct BatchArgs {
 }
 
 impl BatchArgs {
-    pub(crate) fn limit(&self, name: &str, device: &Device) -> BatchLimit {
-        match (self.batch, briquette::device::memory(device)) {
+    pub(crate) fn limit(&self, name: &str, devices: &DeviceMap) -> BatchLimit {
+        match (self.batch, devices.memory()) {
             (Some(rows), _) => BatchLimit::Rows(rows.get()),
             (None, _) if !is_accelerator(name) => BatchLimit::Rows(1),
             (None, Some(memory)) => BatchLimit::Bytes(memory / PART),

@@ -2,8 +2,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette_eval::{files, run, warnings};
-use briquette_models::{Error as ModelError, Model, ModelConfig, Tokenizer, WeightBits};
-use burn::tensor::{DType, Device};
+use briquette_models::{DeviceMap, Error as ModelError, Model, ModelConfig, Tokenizer, WeightBits};
+use burn::tensor::DType;
 use clap::ValueEnum;
 
 #[cfg(feature = "persistence")]
@@ -51,7 +51,8 @@ pub(crate) struct ModelArgs {
 pub(crate) struct DeviceArgs {
     /// Device of this build, as `briquette devices` lists them [default: the first]
     ///
-    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch or remote:ws://HOST:PORT.
+    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch or remote:ws://HOST:PORT. Layers
+    /// are shared out among several, `cuda:0,cuda:1`, by memory or as said: `cuda:0=24,cuda:1=8`.
     #[arg(long = "device", value_name = "NAME", env = "BRIQUETTE_DEVICE")]
     name: Option<String>,
 }
@@ -87,8 +88,8 @@ fn named(dtype: DType) -> run::Dtype {
     }
 }
 
-/// The device of this name, or the first of this build.
-pub(crate) fn open_device(name: Option<&str>) -> Result<(String, Device)> {
+/// The devices of these names, or the first of this build.
+pub(crate) fn open_devices(name: Option<&str>) -> Result<(String, DeviceMap)> {
     let built = briquette::device::available();
     let name = match (name, built.first()) {
         (Some(name), _) => name,
@@ -99,7 +100,7 @@ pub(crate) fn open_device(name: Option<&str>) -> Result<(String, Device)> {
     };
     #[cfg(feature = "persistence")]
     compiled::keep();
-    Ok((name.to_owned(), briquette::device::open(name)?))
+    Ok((name.to_owned(), DeviceMap::open(name)?))
 }
 
 /// A model ready to run.
@@ -123,16 +124,16 @@ impl Loaded {
 
 impl ModelArgs {
     pub(crate) fn load(&self) -> Result<Loaded> {
-        let (name, device) = open_device(self.device())?;
+        let (name, devices) = open_devices(self.device())?;
         let dir = self.dir()?;
         let _spinner = progress::spinner(format!("reading {}", dir.display()));
         let failed = || format!("cannot load the model in {}", dir.display());
-        let dtype = self.dtype_on(&dir, &device);
+        let dtype = self.dtype_on(&dir, &devices);
         let mut config = ModelConfig::from_folder(&dir).with_context(failed)?;
         if let Some(context) = self.context {
             config = config.with_context(context)?;
         }
-        let mut model = Model::load_as(config, &dir, &device, dtype.burn()).with_context(failed)?;
+        let mut model = Model::load_as(config, &dir, devices, dtype.burn()).with_context(failed)?;
         warnings::add(model.warnings().iter().cloned());
         if let Some(bits) = self.quantize {
             model = model.quantize_weights(bits).with_context(failed)?;
@@ -145,20 +146,23 @@ impl ModelArgs {
         Ok(Loaded { model, tokenizer, dir, device: name, dtype, other_weights })
     }
 
-    /// The type to load a model in on a device: the one named, or the file's. Files that cannot be
-    /// read are told of when the model is.
-    fn dtype_on(&self, dir: &Path, device: &Device) -> run::Dtype {
+    /// The type to load a model in: the one named, or the file's where all devices compute in it.
+    /// Files that cannot be read are told of when the model is.
+    fn dtype_on(&self, dir: &Path, devices: &DeviceMap) -> run::Dtype {
         if let Some(dtype) = self.dtype {
             return dtype.into();
         }
-        Model::default_dtype(dir, device).map_or(run::Dtype::F32, named)
+        let of = |device| Model::default_dtype(dir, device).ok();
+        let mut all = devices.devices().iter().map(of);
+        let first = all.next().flatten().filter(|first| all.all(|other| other == Some(*first)));
+        first.map_or(run::Dtype::F32, named)
     }
 
     /// The type that a plan is for: the one named, or that of a device that is named, or else the
     /// file's.
-    pub(crate) fn planned_dtype(&self, dir: &Path, device: &Device) -> Result<run::Dtype> {
+    pub(crate) fn planned_dtype(&self, dir: &Path, devices: &DeviceMap) -> Result<run::Dtype> {
         if self.dtype.is_some() || self.device().is_some() {
-            return Ok(self.dtype_on(dir, device));
+            return Ok(self.dtype_on(dir, devices));
         }
         Ok(named(Model::stored_dtype(dir)?))
     }
@@ -177,8 +181,8 @@ impl ModelArgs {
     /// when it is opened.
     pub(crate) fn dtype(&self) -> &'static str {
         let of_file = || {
-            let (_, device) = open_device(self.device()).ok()?;
-            Some(self.dtype_on(&self.dir().ok()?, &device))
+            let (_, devices) = open_devices(self.device()).ok()?;
+            Some(self.dtype_on(&self.dir().ok()?, &devices))
         };
         self.dtype.map(run::Dtype::from).or_else(of_file).unwrap_or_default().name()
     }

@@ -136,20 +136,21 @@ struct Lookup {
 /// Bytes that model and cache took together, where the device or the system tells.
 #[derive(Serialize)]
 struct Memory {
-    /// Alive on the device at the end.
+    /// Alive on the devices at the end.
     device: Option<u64>,
     /// The most that the process had.
     process_peak: Option<u64>,
 }
 
 impl Memory {
-    fn of(device: &Device) -> Self {
-        Self { device: briquette::device::bytes_in_use(device), process_peak: process_peak() }
+    fn of(devices: &[Device]) -> Self {
+        let device = devices.iter().map(briquette::device::bytes_in_use).sum();
+        Self { device, process_peak: process_peak() }
     }
 
     fn human(&self) -> String {
         match (self.device.map(bytes), self.process_peak.map(bytes)) {
-            (Some(device), _) => format!("memory   {device} on the device, weights and cache\n"),
+            (Some(device), _) => format!("memory   {device} of device memory, weights and cache\n"),
             (None, Some(peak)) => format!("memory   {peak} at most in the process\n"),
             (None, None) => String::new(),
         }
@@ -335,7 +336,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             bytes_full: held.full,
             held_of_full: held.kept_of_full(),
         },
-        memory: Memory::of(&model.device()),
+        memory: Memory::of(&model.devices()),
     };
     note(&report.human());
     note_fallbacks(&report.model, &model.fallbacks());

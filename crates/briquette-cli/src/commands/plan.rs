@@ -1,7 +1,7 @@
 use std::{num::NonZeroUsize, path::PathBuf};
 
 use anyhow::{Context, Result};
-use briquette::{Budget, Policy, device};
+use briquette::{Budget, Policy};
 use briquette_eval::policy;
 use briquette_models::{MemoryPlan, ModelConfig, WeightBits};
 use briquette_report::table::{Column, Sheet};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::{
     args::{
         defaults,
-        model::{ModelArgs, open_device},
+        model::{ModelArgs, open_devices},
         policy_text::PolicyText,
         size,
     },
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Rows of a batch, each of as many tokens as the context
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Memory")]
     batch: NonZeroUsize,
-    /// Memory to fill: 24GiB [default: the device's, where it tells]
+    /// Memory to fill: 24GiB [default: that of the devices, where they tell]
     ///
     /// The most rows at this context, and the longest context at this batch, are those that fit
     /// beside the weights.
@@ -107,17 +107,18 @@ struct Report {
 pub(crate) fn run(args: Args) -> Result<()> {
     args.tables.output.gate(inputs(&args))?;
     let policies = policies(&args)?;
-    let (name, device) = open_device(args.model.device())?;
+    let (name, devices) = open_devices(args.model.device())?;
     let dir = args.model.dir()?;
     let failed = || format!("cannot plan the model in {}", dir.display());
     let config = ModelConfig::from_folder(&dir).with_context(failed)?;
     let context = args.model.context.unwrap_or(config.max_position_embeddings);
     config.clone().with_context(context)?;
-    let dtype = args.model.planned_dtype(&dir, &device).with_context(failed)?;
+    let dtype = args.model.planned_dtype(&dir, &devices).with_context(failed)?;
     let bits = args.model.quantize;
-    let plan = MemoryPlan::of(config, &dir, &device, dtype.burn(), bits).with_context(failed)?;
+    let plan =
+        MemoryPlan::of(config, &dir, devices.first(), dtype.burn(), bits).with_context(failed)?;
     let weights = plan.weight_bytes() as u64;
-    let memory = args.memory.map(|bytes| bytes as u64).or_else(|| device::memory(&device));
+    let memory = args.memory.map(|bytes| bytes as u64).or_else(|| devices.memory());
     if let Some(memory) = memory.filter(|memory| *memory < weights) {
         return Err(
             Error::WeightsTooLarge { weights: bytes(weights), memory: bytes(memory) }.into()

@@ -20,7 +20,7 @@ use crate::{
     args::{
         batch::BatchArgs,
         jobs::JobsArgs,
-        model::{DeviceArgs, Dtype, open_device},
+        model::{DeviceArgs, Dtype, open_devices},
         resume::ResumeArgs,
     },
     measure::measurement::{Measurement, scored_anew},
@@ -153,8 +153,8 @@ struct Left {
 /// for it may have been built elsewhere.
 fn dry_run(args: &Args, measurement: &Measurement<'_>, out: &Path) -> Result<()> {
     let plan = measurement.plan;
-    let runner = match open_device(args.device.name()) {
-        Ok((name, device)) => Some(measurement.runner(&name, device)?),
+    let runner = match open_devices(args.device.name()) {
+        Ok((name, devices)) => Some(measurement.runner(&name, devices)?),
         Err(error) => {
             note(&format!("the run would be refused: {}", with_causes(&error)));
             None

@@ -16,13 +16,13 @@ use briquette_eval::{
         begin, execute,
     },
 };
+use briquette_models::DeviceMap;
 use briquette_report::{html, summary};
-use burn::tensor::Device;
 use serde::Serialize;
 
 use super::first_answers::FirstAnswers;
 use crate::{
-    args::{batch::BatchArgs, jobs::JobsArgs, model::open_device},
+    args::{batch::BatchArgs, jobs::JobsArgs, model::open_devices},
     terminal::{
         interrupt,
         output::{Shown, TableArgs, bytes, note, note_each, note_fallbacks, note_warnings, plain},
@@ -61,8 +61,8 @@ struct Report {
 impl Measurement<'_> {
     /// Runs what the results do not hold yet, and shows all of them.
     pub(crate) fn run(self) -> Result<()> {
-        let (name, device) = open_device(self.device)?;
-        let runner = self.runner(&name, device)?;
+        let (name, devices) = open_devices(self.device)?;
+        let runner = self.runner(&name, devices)?;
         let kept = self.out.clone();
         let unkept = kept.is_none().then(tempfile::tempdir).transpose()?;
         let dir = kept.as_deref().or(unkept.as_ref().map(tempfile::TempDir::path));
@@ -146,12 +146,12 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    /// How the plan is run on the device of this name.
-    pub(crate) fn runner(&self, name: &str, device: Device) -> Result<Runner> {
+    /// How the plan is run on the devices of this name.
+    pub(crate) fn runner(&self, name: &str, devices: DeviceMap) -> Result<Runner> {
         Ok(Runner {
-            batch: self.batch.limit(name, &device),
+            batch: self.batch.limit(name, &devices),
             policies: self.batch.policies(name),
-            device,
+            devices,
             threads: self.jobs.threads(name)?,
             shard: self.shard,
             keep_going: self.keep_going,

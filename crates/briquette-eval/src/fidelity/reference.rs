@@ -160,14 +160,14 @@ fn attention_received(
     prompt: usize,
 ) -> Result<Vec<Vec<f32>>> {
     let shape = model.cache_shape();
-    let device = model.device();
+    let device = model.device_of(index);
     let following = layer.continued.len();
     let all = |of: fn(&Projections) -> &Tensor<4>, first: Option<&Projections>| {
         let parts = first.into_iter().chain(&layer.continued);
         Tensor::cat(parts.map(|part| of(part).clone()).collect(), 2)
     };
     let positions = |from: usize, to: usize| -> Tensor<3, Int> {
-        Tensor::arange(from as i64..to as i64, &device).reshape([1, 1, to - from])
+        Tensor::arange(from as i64..to as i64, device).reshape([1, 1, to - from])
     };
     let encoding = model.position_encoding(index);
     let (of_queries, of_keys) =

@@ -60,7 +60,7 @@ fn of_model(
     (is_here, is_left): (impl Fn(&Unit) -> bool, impl Fn(&Unit) -> bool),
 ) -> Result<TimeNeeded> {
     let stop = briquette_models::Interrupt::new();
-    let model = planned.opened.load(&runner.device)?.with_interrupt(stop.clone());
+    let model = planned.opened.load(&runner.devices)?.with_interrupt(stop.clone());
     let units = || planned.units.iter().filter(|unit| is_here(unit));
     let left = units().filter(|unit| is_left(unit));
     let Prepared { fitted, refused } = Prepared::new(planned, &model, &plan.tasks, left)?;

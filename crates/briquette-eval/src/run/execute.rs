@@ -4,8 +4,7 @@ use std::{
 };
 
 use briquette::{Budget, KvCache, Prefix, ops::Fallback};
-use briquette_models::{Interrupt, Model, prefill, prefill_shared_timed};
-use burn::tensor::Device;
+use briquette_models::{DeviceMap, Interrupt, Model, prefill, prefill_shared_timed};
 
 use super::{
     ask::{Prefilled, Session, Start, first_prompts},
@@ -32,7 +31,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Runner {
     /// The device.
-    pub device: Device,
+    pub devices: DeviceMap,
     /// Batches that run at a time.
     pub threads: usize,
     /// Samples of about one length that are rows of a batch.
@@ -51,9 +50,9 @@ pub struct Runner {
 impl Runner {
     /// Runs everything on this device, a sample and a policy at a time, and ends with the first
     /// failure.
-    pub fn new(device: Device) -> Self {
+    pub fn new(devices: impl Into<DeviceMap>) -> Self {
         Self {
-            device,
+            devices: devices.into(),
             threads: 1,
             batch: BatchLimit::Rows(1),
             policies: 1,
@@ -152,7 +151,7 @@ pub fn execute(
         }
         let left = |results: &Results, unit: &Unit| here(&unit.key) && !results.contains(&unit.key);
         if model_plan.units.iter().any(|unit| left(results, unit)) {
-            let model = model_plan.opened.load(&runner.device)?;
+            let model = model_plan.opened.load(&runner.devices)?;
             let model = model.with_interrupt(runner.interrupt.clone());
             let units = model_plan.units.iter().filter(|unit| left(results, unit));
             let Prepared { mut fitted, refused } =
@@ -417,7 +416,7 @@ impl<'a> UnitRunner<'a> {
     ) -> Result<Vec<Measured>> {
         let begun = Instant::now();
         // Buffers of caches that are gone slow launches down.
-        self.model.device().memory_cleanup();
+        self.model.clean_up();
         let prefilled = start.as_ref().and_then(|start| start.prefilled.as_ref());
         let shared = prefilled.map_or(0.0, |prefilled| prefilled.seconds);
         let (outcomes, saved) = self.outcomes(rows, start)?;
@@ -549,7 +548,7 @@ mod tests {
 
     fn runner(keep_going: bool) -> Runner {
         let device = briquette::device::open("flex").unwrap();
-        Runner { threads: 2, keep_going, ..Runner::new(device) }
+        Runner { threads: 2, keep_going, ..Runner::new(&device) }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
-use briquette_models::{ChatTemplate, Model, ModelConfig, Tokenizer, WeightBits};
-use burn::tensor::{DType, Device};
+use briquette_models::{ChatTemplate, DeviceMap, Model, ModelConfig, Tokenizer, WeightBits};
+use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
@@ -185,9 +185,9 @@ impl OpenModel {
     ///
     /// # Errors
     /// [`Error::Model`].
-    pub fn load(&self, device: &Device) -> Result<Model> {
+    pub fn load(&self, devices: &DeviceMap) -> Result<Model> {
         let dtype = self.spec.dtype.burn();
-        let model = Model::load_as(self.config.clone(), &self.spec.dir, device, dtype)?;
+        let model = Model::load_as(self.config.clone(), &self.spec.dir, devices.clone(), dtype)?;
         warnings::add(model.warnings().iter().cloned());
         Ok(match self.spec.quantize {
             Some(bits) => model.quantize_weights(bits)?,

@@ -7,6 +7,7 @@ use burn::{
 use crate::{
     Architecture, Attend, Result,
     architecture::{FalconLayer, falcon_norm},
+    device_map::Placed,
     interrupt::Interrupt,
     nn::{
         attend::LayerAttention,
@@ -31,23 +32,26 @@ pub(crate) struct Decoder {
     norm: Norm,
     /// Factor of the embeddings, if there is one.
     embedding_scale: Option<f64>,
+    #[module(skip)]
+    placed: Placed,
 }
 
 impl Decoder {
-    pub(crate) fn new(build: Build<'_>) -> Self {
+    pub(crate) fn new(build: Build<'_>, placed: Placed) -> Self {
         let config = build.config;
-        let layer = |layer| Layer::new(build, layer);
+        let layer = |layer| Layer::new(Build { device: placed.of(layer), ..build }, layer);
         Self {
             embed_tokens: Embedding::Dense(
-                EmbeddingConfig::new(config.vocab_size, config.hidden_size).init(build.device),
+                EmbeddingConfig::new(config.vocab_size, config.hidden_size).init(placed.first()),
             ),
             layers: (0..config.num_hidden_layers).map(layer).collect(),
-            norm: Norm::new(build),
+            norm: Norm::new(Build { device: placed.last(), ..build }),
             embedding_scale: config.embedding_multiplier,
+            placed,
         }
     }
 
-    /// `[batch, tokens]` -> `[batch, tokens, hidden_size]`
+    /// `[batch, tokens]` -> `[batch, tokens, hidden_size]`, on the device of the last layer.
     ///
     /// # Errors
     /// [`Error::Interrupted`](crate::Error::Interrupted) between two layers, and what `attend`
@@ -67,10 +71,16 @@ impl Decoder {
         let mut residual = Residual::new(x);
         for (index, layer) in self.layers.iter().enumerate() {
             interrupt.check()?;
+            if let Some(devices) = self.placed.of_layers() {
+                residual = residual.on(&devices[index]);
+            }
             let positions = positions.of(index);
             let at = LayerAttention { layer: index, positions, attend: &mut *attend };
             residual = layer.forward(residual, at)?;
             interrupt.count(count, index + 1, layers);
+        }
+        if self.placed.of_layers().is_some() {
+            residual = residual.on(self.placed.last());
         }
         self.norm.forward(residual)
     }

@@ -4,7 +4,7 @@ use burn::tensor::Device;
 
 use briquette::position::{NoPositionEncoding, PositionEncoding};
 
-use crate::{ModelConfig, Result};
+use crate::{ModelConfig, Result, RopeConfig, device_map::Placed};
 
 /// The position encoding of every layer of a model.
 #[derive(Clone, Debug)]
@@ -13,20 +13,16 @@ pub(crate) struct Positions {
 }
 
 impl Positions {
-    pub(crate) fn new(config: &ModelConfig, device: &Device) -> Result<Self> {
-        let rotary = |rope: &crate::RopeConfig| {
-            rope.encoding(config.head_dim, config.max_position_embeddings, device)
-        };
-        let global = rotary(&config.rope)?;
-        let local = match &config.local_rope {
-            Some(rope) => rotary(rope)?,
-            None => global.clone(),
-        };
+    pub(crate) fn new(config: &ModelConfig, placed: &Placed) -> Result<Self> {
+        let of_devices = placed.each().map(|device| OfDevice::new(config, device));
+        let of_devices = of_devices.collect::<Result<Vec<_>>>()?;
         let none: Arc<dyn PositionEncoding> = Arc::new(NoPositionEncoding);
         let of = |layer| {
-            let without = config.layers_without_rope.contains(&layer);
-            let local = config.sliding_layers.contains(&layer).then_some(&local);
-            if without { none.clone() } else { local.unwrap_or(&global).clone() }
+            let here = of_devices.iter().find(|here| here.device == *placed.of(layer));
+            let with = here.filter(|_| !config.layers_without_rope.contains(&layer));
+            let Some(here) = with else { return none.clone() };
+            let local = here.local.as_ref().filter(|_| config.sliding_layers.contains(&layer));
+            local.unwrap_or(&here.global).clone()
         };
         Ok(Self { layers: (0..config.num_hidden_layers).map(of).collect() })
     }
@@ -34,5 +30,26 @@ impl Positions {
     /// The encoding of a layer; layers beyond the last encode nothing.
     pub(crate) fn of(&self, layer: usize) -> &dyn PositionEncoding {
         self.layers.get(layer).map_or(&NoPositionEncoding, |encoding| encoding.as_ref())
+    }
+}
+
+/// The encodings of a device.
+struct OfDevice {
+    device: Device,
+    global: Arc<dyn PositionEncoding>,
+    /// That of layers with a window, if it is another.
+    local: Option<Arc<dyn PositionEncoding>>,
+}
+
+impl OfDevice {
+    fn new(config: &ModelConfig, device: &Device) -> Result<Self> {
+        let rotary = |rope: &RopeConfig| {
+            rope.encoding(config.head_dim, config.max_position_embeddings, device)
+        };
+        Ok(Self {
+            device: device.clone(),
+            global: rotary(&config.rope)?,
+            local: config.local_rope.as_ref().map(rotary).transpose()?,
+        })
     }
 }

@@ -1,4 +1,4 @@
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 
 use crate::{Result, nn::rms_norm::RmsNorm};
 
@@ -13,6 +13,11 @@ pub(crate) struct Residual {
 impl Residual {
     pub(crate) fn new(sum: Tensor<3>) -> Self {
         Self { sum, added: None }
+    }
+
+    /// The stream on a device, to which it moves whole if it is elsewhere.
+    pub(crate) fn on(self, device: &Device) -> Self {
+        if self.sum.device() == *device { self } else { Self::new(self.summed().to_device(device)) }
     }
 
     /// The stream with the output of a block.

@@ -27,6 +27,8 @@ pub struct CacheConfig {
     /// Number of positions that a query sees in each layer, its own and those before; `None` is
     /// all.
     pub windows: Option<Arc<[Option<usize>]>>,
+    /// The device of each layer; `None` is that of the cache for all.
+    pub devices: Option<Arc<[Device]>>,
     /// Number of channels of a value; `None` is that of a key.
     pub value_dim: Option<usize>,
     /// Whether values are the first channels of keys.
@@ -57,6 +59,7 @@ impl Default for CacheConfig {
             sinks: None,
             slopes: None,
             windows: None,
+            devices: None,
             value_dim: None,
             values_in_keys: false,
             layer_shapes: None,
@@ -154,6 +157,15 @@ impl CacheConfig {
         self
     }
 
+    /// Sets the device of each layer, on which its queries, keys and values will come: for models
+    /// whose layers lie on several. What a layer needs lies there too, such as its sinks.
+    ///
+    /// Policies that repeat prompts are refused, recorded steps are launched.
+    pub fn with_devices(mut self, devices: Vec<Device>) -> Self {
+        self.devices = Some(devices.into());
+        self
+    }
+
     /// Sets the weights that the model multiplies the output of attention by, one tensor per layer,
     /// `[query_heads · value_dim, hidden]`: the `weight` of a Burn `Linear`.
     pub fn with_output_weights(mut self, weights: Vec<Tensor<2>>) -> Self {
@@ -239,10 +251,15 @@ impl CacheConfig {
     }
 
     /// Checks that sinks and slopes are those of a model of this shape, on this device.
-    pub(crate) fn check_scoring(&self, shape: CacheShape, device: &Device) -> Result<()> {
+    pub(crate) fn check_scoring<'a>(
+        &self,
+        shape: CacheShape,
+        device_of: impl Fn(usize) -> &'a Device,
+    ) -> Result<()> {
         let layers = shape.layers;
         let fits = |tensor: &'static str, x: &Tensor<1>, layer: usize| {
             let query_heads = self.layer_shape(shape, layer).query_heads;
+            let device = device_of(layer);
             if x.device() != *device {
                 return Err(Error::WrongDevice {
                     tensor,

@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Device};
 
-use super::{CacheConfig, shared_attention::SharedAttention};
+use super::{CacheConfig, devices::Devices, shared_attention::SharedAttention};
 use crate::{
     CacheShape, LayerShape, LayerView, Policy,
     device::Rows,
@@ -21,8 +21,7 @@ pub(super) struct Context<'a> {
     pub(super) config: &'a CacheConfig,
     /// The type keys and values are held in.
     pub(super) dtype: DType,
-    pub(super) device: &'a Device,
-    pub(super) rows: Rows,
+    pub(super) devices: &'a Devices,
     pub(super) encoding: &'a dyn PositionEncoding,
     /// Minimum number of positions that encoding tables cover.
     pub(super) reach: usize,
@@ -35,6 +34,16 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
+    /// The device of the layer.
+    pub(super) fn device(&self) -> &'a Device {
+        self.devices.of(self.layer)
+    }
+
+    /// The layout of rows on the device of the layer.
+    pub(super) fn rows(&self) -> Rows {
+        self.devices.rows(self.layer)
+    }
+
     /// How query-key products of the layer become weights.
     pub(super) fn scoring(&self) -> Scoring {
         self.config.scoring(self.shape, self.layer)
@@ -42,7 +51,7 @@ impl<'a> Context<'a> {
 
     /// What the layer's store of `batch` rows is built with.
     pub(super) fn store_options(&self, batch: usize) -> StoreOptions {
-        let Self { layer, shape, config, dtype, device, rows, observes, .. } = *self;
+        let Self { layer, shape, config, dtype, observes, .. } = *self;
         let LayerShape { value_dim, .. } = config.layer_shape(shape, layer);
         StoreOptions {
             layer,
@@ -52,8 +61,8 @@ impl<'a> Context<'a> {
             batch,
             dtype,
             observes,
-            device: device.clone(),
-            rows,
+            device: self.device().clone(),
+            rows: self.rows(),
             ops: config.ops.clone(),
         }
     }
@@ -67,11 +76,12 @@ impl<'a> Context<'a> {
 
     /// Bytes of so many queries with their positions.
     pub(super) fn query_bytes(&self, size: usize, queries: usize, rows: usize) -> usize {
-        let query = self.shape.query_heads * self.rows.bytes(self.shape.head_dim, size);
-        let position_bytes = DType::from(self.device.settings().int_dtype).size();
+        let rows_of = self.rows();
+        let query = self.shape.query_heads * rows_of.bytes(self.shape.head_dim, size);
+        let position_bytes = DType::from(self.device().settings().int_dtype).size();
         queries
             .saturating_mul(query)
-            .saturating_add(self.rows.bytes(queries, position_bytes))
+            .saturating_add(rows_of.bytes(queries, position_bytes))
             .saturating_mul(rows)
     }
 

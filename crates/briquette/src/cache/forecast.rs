@@ -11,7 +11,6 @@ use super::{
 };
 use crate::{
     Policy, Result,
-    device::Rows,
     ops::{Entries, EvictLimits},
 };
 
@@ -153,13 +152,12 @@ impl KvCache {
         let of_layer = |layer: usize| Ok((layer, Growing::new(&self.layers[layer])?));
         let mut all = growing.map(of_layer).collect::<Result<Vec<_>>>()?;
         let heads = all.first().map_or(1, |(_, layer)| layer.entries.len().max(1));
-        let rows = self.rows.unwrap_or_else(|| Rows::of(&self.device));
         let is_stuck =
             |all: &[(usize, Growing<'_>)]| all.iter().any(|(_, layer)| layer.steps.is_empty());
         // Layer by layer at each token: layers that share a budget are shared out once.
         for _ in 0..tokens.min((MOST / heads).max(1)) {
             for (layer, growing) in &mut all {
-                growing.take(self.context_between_calls(*layer, rows))?;
+                growing.take(self.context_between_calls(*layer))?;
             }
             if all.is_empty() || is_stuck(&all) {
                 break;
@@ -169,7 +167,7 @@ impl KvCache {
         let mut found: Vec<Option<Growth>> = self.layers.iter().map(|_| None).collect();
         for (layer, growing) in all {
             if !is_stuck || growing.steps.is_empty() {
-                found[layer] = Some(growing.finish(self.policy_of(layer), &self.device));
+                found[layer] = Some(growing.finish(self.policy_of(layer), self.device_of(layer)));
             }
         }
         Ok(found)

@@ -123,8 +123,8 @@ impl KvCache {
     /// positions, statistics, queries held for scorers, and the [room](Self::bytes_spare) for
     /// future tokens. Padding that a device adds to rows counts too (CUDA pads rows of scalars).
     pub fn bytes_held(&self) -> usize {
-        let rows = self.rows.unwrap_or_default();
-        self.layers.iter().map(|layer| layer.bytes(rows)).sum()
+        let layers = self.layers.iter().enumerate();
+        layers.map(|(number, layer)| layer.bytes(self.devices.rows(number))).sum()
     }
 
     /// Returns the bytes among [`bytes_held`](Self::bytes_held) that are free: the room for future
@@ -179,9 +179,10 @@ impl KvCache {
         self.config.dtype.or(self.first_dtype).unwrap_or(first)
     }
 
-    /// The device.
+    /// The device. Where layers lie on [several](CacheConfig::devices), it is the one that the
+    /// cache was created with.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.devices.first
     }
 
     pub(super) fn layer_cache(&self, layer: usize) -> Result<&LayerCache> {

@@ -12,6 +12,7 @@ use super::{
     },
     ceiling,
     context::Context,
+    devices::Devices,
     layer::LayerCache,
     progress::InputSpan,
     rollback::ActiveTransaction,
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::{
     CacheShape, Error, Policy, Result,
-    device::{Rows, check_type},
+    device::check_type,
     ops::send,
     position::{NoPositionEncoding, PositionEncoding, behind},
     view::Measures,
@@ -36,9 +37,7 @@ pub struct KvCache {
     /// The policy of each layer with a window; empty if none has one.
     pub(super) window_policies: Arc<[Option<Policy>]>,
     pub(super) config: CacheConfig,
-    pub(super) device: Device,
-    /// The layout of rows on the device, known from the first call on.
-    pub(super) rows: Option<Rows>,
+    pub(super) devices: Devices,
     pub(super) layers: Vec<LayerCache>,
     /// The measures of the layers at the last prompt.
     pub(super) measures: Arc<Measures>,
@@ -83,22 +82,23 @@ impl KvCache {
         config.check_shapes(shape, &policy)?;
         config.check()?;
         config.check_output_weights(&policy, shape)?;
-        config.check_scoring(shape, device)?;
+        let devices = Devices::new(device, config.devices.clone(), shape.layers);
+        devices.check(&policy)?;
+        config.check_scoring(shape, |layer| devices.of(layer))?;
         config.check_windows(shape, &policy)?;
         if let Some(dtype) = config.dtype {
-            check_type("the cache", dtype, device)?;
+            (0..shape.layers)
+                .try_for_each(|layer| check_type("the cache", dtype, devices.of(layer)))?;
         }
         let window_policies = config.window_policies();
         let observes = |layer| policy_of(&policy, &window_policies, layer).observes();
         let layers = (0..shape.layers).map(|layer| LayerCache::new(observes(layer))).collect();
-        let device = device.clone();
         Ok(Self {
             shape,
             policy,
             window_policies,
             config,
-            device,
-            rows: None,
+            devices,
             layers,
             measures: Arc::default(),
             batch: None,
@@ -269,8 +269,8 @@ impl KvCache {
     }
 
     /// The context of a layer between calls, where nothing is encoded.
-    pub(super) fn context_between_calls(&self, layer: usize, rows: Rows) -> Context<'_> {
-        let Self { config, device, measures, .. } = self;
+    pub(super) fn context_between_calls(&self, layer: usize) -> Context<'_> {
+        let Self { config, devices, measures, .. } = self;
         let policy = self.policy_of(layer);
         Context {
             layer,
@@ -279,8 +279,7 @@ impl KvCache {
             policy,
             config,
             dtype: self.dtype(),
-            device,
-            rows,
+            devices,
             encoding: &NoPositionEncoding,
             reach: 0,
             measures,
@@ -296,7 +295,7 @@ impl KvCache {
         shared: Option<&SharedAttention>,
     ) -> Result<A> {
         let shape = self.config.layer_shape(self.shape, layer);
-        check(layer, &new, (self.shape.layers, shape), &self.device, self.batch)?;
+        check(layer, &new, (self.shape.layers, shape), self.device_of(layer), self.batch)?;
         self.check_step(layer)?;
         let observes_decoded = self.policy_of(layer).observes_decoded();
         match self.layers[layer].progress().draft().filter(|_| observes_decoded) {
@@ -313,11 +312,12 @@ impl KvCache {
         encoding: &dyn PositionEncoding,
         shared: Option<&SharedAttention>,
     ) -> Result<A> {
-        check_encoding(encoding, self.policy_of(layer), self.shape_of(layer), &self.device)?;
+        let device = self.device_of(layer);
+        check_encoding(encoding, self.policy_of(layer), self.shape_of(layer), device)?;
         self.rotated = encoding.comes_rotated();
         let [batch, _, columns, _] = new.queries.dims();
         let span = self.layers[layer].progress().arrive(layer, batch, columns)?;
-        let positions = self.positions(&span, batch);
+        let positions = self.positions(layer, &span, batch);
         let new = if span.padded { new.without_padding(&positions) } else { new };
         check_finite(layer, &new, &self.config, span.phase)?;
         let ops = self.config.ops.as_ref();
@@ -335,8 +335,7 @@ impl KvCache {
             policy,
             window_policies,
             config,
-            device,
-            rows,
+            devices,
             layers,
             measures,
             reach,
@@ -351,8 +350,7 @@ impl KvCache {
             policy,
             config,
             dtype,
-            device,
-            rows: *rows.get_or_insert_with(|| Rows::of(device)),
+            devices,
             encoding,
             reach: *reach,
             measures,
@@ -443,11 +441,18 @@ impl KvCache {
         layers.map(|(number, layer)| (layer, policy_of(policy, window_policies, number)))
     }
 
-    /// The positions of a span, `[batch, 1, new]`.
-    fn positions(&mut self, span: &InputSpan, batch: usize) -> Tensor<3, Int> {
+    /// The device of a layer.
+    pub(super) fn device_of(&self, layer: usize) -> &Device {
+        self.devices.of(layer)
+    }
+
+    /// The positions of a span, `[batch, 1, new]`, on the device of a layer.
+    fn positions(&mut self, layer: usize, span: &InputSpan, batch: usize) -> Tensor<3, Int> {
+        let device = self.devices.of(layer);
         if let Some((host, tensor)) = &mut self.positions
             && host.len() == span.positions.len()
             && tensor.dims()[0] == batch
+            && tensor.device() == *device
         {
             if *host == span.positions {
                 return tensor.clone();
@@ -462,7 +467,7 @@ impl KvCache {
         }
         let new = span.positions.len() / batch;
         let data = TensorData::new(span.positions.clone(), [batch, 1, new]);
-        let tensor: Tensor<3, Int> = send("positions", data, &self.device);
+        let tensor: Tensor<3, Int> = send("positions", data, device);
         self.positions = Some((span.positions.clone(), tensor.clone()));
         tensor
     }

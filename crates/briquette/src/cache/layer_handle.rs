@@ -46,8 +46,8 @@ impl KvCache {
     /// Creates a cache of one layer for each layer of `shape`, for models that own a cache object
     /// per layer. Each of them is called as layer 0.
     ///
-    /// Output weights, sinks, windows and layer shapes in `config` are those of all layers, and
-    /// each cache gets its own.
+    /// Output weights, sinks, windows, layer shapes and devices in `config` are those of all layers,
+    /// and each cache gets its own.
     ///
     /// # Errors
     /// [`Error::LayersTogether`] for a policy that looks at all layers: one that shares budgets out
@@ -68,13 +68,16 @@ impl KvCache {
             let weights = config.output_weights.as_ref().and_then(|all| all.get(layer));
             let output_weights = weights.map(|weight| vec![weight.clone()].into());
             let sinks = config.sinks.as_ref().and_then(|all| all.get(layer));
+            let devices = config.devices.clone();
             let config = CacheConfig {
                 output_weights,
                 sinks: sinks.map(|sinks| vec![sinks.clone()].into()),
                 windows: config.windows.as_ref().map(|_| vec![config.window(layer)].into()),
                 layer_shapes: config.layer_shapes_of(layer),
+                devices: None,
                 ..config.clone()
             };
+            let device = devices.as_ref().and_then(|all| all.get(layer)).unwrap_or(device);
             Self::with_config(CacheShape { layers: 1, ..shape }, policy.clone(), config, device)
         };
         (0..shape.layers).map(of_layer).collect()

@@ -4,6 +4,7 @@ mod call;
 mod ceiling;
 mod config;
 mod context;
+mod devices;
 mod draft;
 mod forecast;
 mod fork;

@@ -4,7 +4,6 @@ use super::KvCache;
 use crate::{
     Budget, Result,
     check::{columns, count, refuse},
-    device::Rows,
     store::build,
 };
 
@@ -40,15 +39,14 @@ impl KvCache {
         if self.policy.takes_budget() && !self.policy.holds_budget() {
             return refuse("policy", self.policy.name(), "one that keeps no more than its budget");
         }
-        let layout = self.rows.unwrap_or_else(|| Rows::of(&self.device));
         let layers = 0..self.shape.layers;
         layers
-            .map(|layer| self.layer_bytes(layer, layout, rows, tokens))
+            .map(|layer| self.layer_bytes(layer, rows, tokens))
             .try_fold(0_usize, |sum, bytes| Ok(sum.saturating_add(bytes?)))
     }
 
-    fn layer_bytes(&self, layer: usize, layout: Rows, rows: usize, tokens: usize) -> Result<usize> {
-        let context = self.context_between_calls(layer, layout);
+    fn layer_bytes(&self, layer: usize, rows: usize, tokens: usize) -> Result<usize> {
+        let context = self.context_between_calls(layer);
         let policy = context.policy;
         let store = build(policy.store(), context.store_options(rows));
         let window = self.layers[layer].window.size();

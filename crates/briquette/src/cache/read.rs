@@ -53,11 +53,12 @@ impl KvCache {
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
         let (policy, shape) = (self.policy_of(layer), self.shape_of(layer));
-        check_queries(layer, &queries, shape, &self.device, self.batch)?;
-        check_encoding(encoding, policy, shape, &self.device)?;
+        let device = self.device_of(layer);
+        check_queries(layer, &queries, shape, device, self.batch)?;
+        check_encoding(encoding, policy, shape, device)?;
         let cache = &self.layers[layer];
         let held = cache.store.clone().filter(|store| store.columns() > 0);
-        let (Some(mut store), Some(rows)) = (held, self.rows) else {
+        let Some(mut store) = held else {
             return Err(Error::NothingHeld { layer });
         };
         // Entries that were decoded in place lie in any order, with free slots among them.
@@ -71,7 +72,7 @@ impl KvCache {
         let end = cache.progress().seen().iter().copied().max().unwrap_or(0) + new;
         let next = |&seen: &usize| (seen..seen + new).map(|position| position as i64);
         let next = cache.progress().seen().iter().flat_map(next).collect();
-        let next = constant_ints("positions", next, [batch, 1, new], &self.device);
+        let next = constant_ints("positions", next, [batch, 1, new], device);
         let written = next.clone();
         let (mode, ops) = (policy.positions(), self.config.ops.as_ref());
         let turned = TurnBack::of(encoding, policy, (&next, end), cache.progress())?;
@@ -83,7 +84,7 @@ impl KvCache {
             return Err(Error::PositionOverflow { position: end - 1, max });
         }
 
-        let context = Context { encoding, ..self.context_between_calls(layer, rows) };
+        let context = Context { encoding, ..self.context_between_calls(layer) };
         let of_entries = match &laid_out {
             Some(entries) => entries.positions.clone(),
             None => store.positions(),

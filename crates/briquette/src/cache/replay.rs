@@ -18,6 +18,7 @@ use crate::{
 
 /// Why steps of layers whose values are in their keys are not recorded.
 const VALUES: &str = "values are channels of keys, which every call lays out";
+const SEVERAL: &str = "layers lie on several devices, and a recording is of one";
 
 impl Replay for KvCache {
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()> {
@@ -28,6 +29,9 @@ impl Replay for KvCache {
         }
         if self.config.values_in_keys {
             return Err(Error::stage("cache", "step", VALUES));
+        }
+        if self.devices.are_several() {
+            return Err(Error::stage("cache", "step", SEVERAL));
         }
         if self.rotated {
             return Err(Error::stage("cache", "Rotated", "leaves positions to the model"));
@@ -58,6 +62,9 @@ impl Replay for KvCache {
     fn fallback_reason(&self) -> Option<&'static str> {
         if self.config.values_in_keys {
             return Some(VALUES);
+        }
+        if self.devices.are_several() {
+            return Some(SEVERAL);
         }
         self.policies().find_map(reason_of)
     }

@@ -94,11 +94,11 @@ impl KvCache {
 
     /// Checks that rows of another cache would be the same in this one.
     fn check_rows_of(&self, other: &Self) -> Result<()> {
-        if self.device != other.device {
+        if self.devices != other.devices {
             return Err(Error::WrongDevice {
                 tensor: "the cache to append",
-                expected: format!("{:?}", self.device),
-                found: format!("{:?}", other.device),
+                expected: format!("{:?}", self.devices),
+                found: format!("{:?}", other.devices),
             });
         }
         let mut all = self.common_to_rows().into_iter().zip(other.common_to_rows());
@@ -147,8 +147,8 @@ impl KvCache {
 
     /// Replaces the layers by these, which hold other rows.
     fn hold_rows(&mut self, layers: Vec<LayerCache>) -> Result<()> {
-        let rows = self.rows.unwrap_or_default();
-        let needed = layers.iter().map(|layer| layer.bytes(rows)).sum();
+        let of_layers = layers.iter().enumerate();
+        let needed = of_layers.map(|(number, layer)| layer.bytes(self.devices.rows(number))).sum();
         ceiling::check(self.config.memory_ceiling, self.bytes_held(), needed)?;
         if let Some(rollback) = self.active_transaction.rollback() {
             rollback.remember_all(&self.layers);

@@ -15,7 +15,6 @@ use super::{
 };
 use crate::{
     CacheShape, Error, Policy, Prefix, Result,
-    device::Rows,
     prefix::{Header, Parts, PrefixError, fingerprint},
     store::{StoreOptions, restore},
     view::Measure,
@@ -116,15 +115,13 @@ impl KvCache {
         let seen = header.tokens_seen;
         let mut cache = Self::with_config(shape, policy, config, device)?;
         cache.first_dtype = Some(dtype);
-        let rows = Rows::of(device);
         for layer in 0..shape.layers {
             let of_layer = parts.take_parts(&format!("layer.{layer}"));
-            let options = cache.context_between_calls(layer, rows).store_options(seen.len());
+            let options = cache.context_between_calls(layer).store_options(seen.len());
             cache.layers[layer] =
                 LayerCache::restore(of_layer, &seen, cache.policy_of(layer), options)?;
         }
         parts.finish()?;
-        cache.rows = Some(rows);
         cache.measures = measures_of(&cache.layers);
         cache.batch = Some(seen.len());
         ceiling::check(cache.config.memory_ceiling, 0, cache.bytes_held())?;

@@ -101,8 +101,8 @@ impl<'a> SharedPrefill<'a> {
             if !cache.config.scores_as(&first.config) {
                 return refused(number, "its weights are computed in another way".into());
             }
-            if cache.device != first.device {
-                return refused(number, format!("it is on {:?}", cache.device));
+            if cache.devices != first.devices {
+                return refused(number, format!("it is on {:?}", cache.devices));
             }
         }
         let times = SharedTimes { all: Duration::ZERO, each: vec![Duration::ZERO; caches.len()] };
@@ -161,7 +161,7 @@ impl<'a> SharedPrefill<'a> {
                 found: new.queries.dims().into(),
             });
         }
-        let device = self.caches.first().map(|cache| cache.device.clone());
+        let device = self.caches.first().map(|cache| cache.device_of(layer).clone());
         let clock = Clock(device.filter(|_| self.is_timed));
         let shared = SharedAttention::new(clock.clone());
         let mut output = None;

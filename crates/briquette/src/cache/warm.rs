@@ -81,13 +81,13 @@ impl KvCache {
     ) -> Result<()> {
         warm_up.each(progress, |rows, prompt| {
             let (policy, config) = (self.policy.clone(), self.config.clone());
-            let mut cache = Self::with_config(self.shape, policy, config, &self.device)?;
+            let mut cache = Self::with_config(self.shape, policy, config, self.device())?;
             for columns in [prompt].into_iter().chain([1; WarmUp::DECODED]) {
                 for layer in 0..self.shape.layers {
                     cache.attend_to_zeros(layer, [rows, columns], dtype, encoding)?;
                 }
             }
-            self.device.sync().map_err(|error| Error::Execution(error.to_string()))
+            self.devices.sync()
         })
     }
 
@@ -100,7 +100,7 @@ impl KvCache {
     ) -> Result<Tensor<4>> {
         let shape = self.config.layer_shape(self.shape, layer);
         let zeros = |heads, channels| {
-            Tensor::zeros([rows, heads, columns, channels], (&self.device, dtype))
+            Tensor::zeros([rows, heads, columns, channels], (self.device_of(layer), dtype))
         };
         let queries = zeros(shape.query_heads, shape.head_dim);
         let keys = zeros(shape.kv_heads, shape.head_dim);

@@ -26,13 +26,13 @@ pub(in crate::cache) fn append(
     plan: &CapacityPlan,
     guard: &mut StoreGuard,
 ) -> Result<WorkingSet> {
-    let Context { shape, observes, device, .. } = context;
+    let Context { shape, observes, .. } = context;
     let LayerInput { span, .. } = input;
     let [batch, _, columns] = arriving.positions.dims();
     let store = &mut guard.store;
     let loose = if store.columns() == 0 {
         // Attended as it came: if it is compressed, the whole of it is never stored.
-        let statistics = statistics::zeros(observes, shape, batch, columns, device);
+        let statistics = statistics::zeros(observes, shape, batch, columns, context.device());
         Some(Entries { statistics, ..arriving })
     } else if !store.moves_padding() && padding_inside(shape.kv_heads, held, span, columns) {
         let before = store.entries()?.with_lengths(held);
@@ -87,7 +87,7 @@ fn padding_first(
     before: Entries,
     arriving: Entries,
 ) -> Result<Entries> {
-    let Context { shape, config, device, .. } = context;
+    let Context { shape, config, .. } = context;
     let LayerInput { span, held, .. } = input;
     let (heads, ops) = (shape.kv_heads, config.ops.as_ref());
     let columns = arriving.columns();
@@ -100,7 +100,7 @@ fn padding_first(
         };
         let lists: Vec<Vec<usize>> = counts.iter().enumerate().map(of_head).collect();
         // A call whose queries are all padding has no fewer entries than queries either.
-        Selection::of_heads(&lists, heads, device).widened(columns)
+        Selection::of_heads(&lists, heads, context.device()).widened(columns)
     };
     let tokens = selection(held_before, before.columns());
     let rows = before.clustering.as_ref().map(Clustering::row_counts);

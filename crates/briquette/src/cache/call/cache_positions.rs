@@ -43,7 +43,7 @@ impl<'a> CachePositions<'a> {
         positions: &Tensor<3, Int>,
     ) -> Result<Tensor<3, Int>> {
         let columns = positions.dims()[2];
-        let Context { policy, config, device, .. } = self.context;
+        let Context { policy, config, .. } = self.context;
         if self.unordered {
             return Ok(config.ops.ranks(positions.clone(), policy.protect().sinks)?);
         }
@@ -54,7 +54,7 @@ impl<'a> CachePositions<'a> {
             let by: Vec<i64> = self.held.iter().map(|&held| held as i64 - 1).collect();
             return Ok(offset_per_head(ranks - all, &by));
         }
-        let ranks = counting(0..columns, device).reshape([1, 1, columns]);
+        let ranks = counting(0..columns, self.context.device()).reshape([1, 1, columns]);
         Ok(ranks.expand([self.batch(), 1, columns]))
     }
 
@@ -114,6 +114,6 @@ impl<'a> CachePositions<'a> {
         }
         let heads = if even { 1 } else { query_heads };
         let columns = all.len() / (self.batch() * heads);
-        constant_ints("ranks", all, [self.batch(), heads, columns], self.context.device)
+        constant_ints("ranks", all, [self.batch(), heads, columns], self.context.device())
     }
 }

@@ -32,7 +32,8 @@ pub(in crate::cache) fn chunk_sums(
     seen: &[usize],
     entries: &Entries,
 ) -> Result<Option<(Tensor<3>, Tensor<3, Bool>)>> {
-    let Context { shape, policy, config, encoding, observes, device, .. } = context;
+    let Context { shape, policy, config, encoding, observes, .. } = context;
+    let device = context.device();
     let (ops, size, sinks) = (config.ops.as_ref(), observes.chunk, policy.protect().sinks);
     let entries = expand_clusters(entries.clone(), ops)?;
     let [batch, heads, columns] = entries.positions.dims();

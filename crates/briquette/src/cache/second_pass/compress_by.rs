@@ -24,8 +24,7 @@ impl KvCache {
     /// [`Error::Stage`](crate::Error::Stage) if `given` is not of the entries held, or what a stage
     /// returns. The cache is then as it was before.
     pub fn compress_by(&mut self, given: &[Tensor<3>]) -> Result<()> {
-        let Some(rows) = self.rows else { return Ok(()) };
-        let of_layer = |layer| self.context_between_calls(layer, rows);
+        let of_layer = |layer| self.context_between_calls(layer);
         let Self { policy, layers, .. } = &*self;
         let mut held = Vec::new();
         for (layer, cache) in layers.iter().enumerate() {

@@ -97,7 +97,7 @@ impl KvCache {
         let heads = if repeat.reread { self.shape.query_heads } else { self.shape.kv_heads };
         let given = || {
             let dims = [seen.len(), heads, columns];
-            Tensor::zeros(dims, (&self.device, DType::F32))
+            Tensor::zeros(dims, (self.device(), DType::F32))
         };
         let given = (0..self.shape.layers).map(|_| given()).collect();
         Ok(Some(Reconstruction {
@@ -164,15 +164,18 @@ impl Reconstruction<'_> {
         }
         let dims = [rows, cache.shape.kv_heads, wanted.len()];
         self.part = Some(Part {
-            positions: Tensor::from_data(TensorData::new(positions, [rows, 1, new]), &cache.device),
+            positions: Tensor::from_data(
+                TensorData::new(positions, [rows, 1, new]),
+                cache.device(),
+            ),
             new,
             padded: tokens.iter().any(|&tokens| tokens < new),
             end: seen.iter().zip(tokens).map(|(seen, tokens)| seen + tokens).max().unwrap_or(0),
             columns: Selection {
-                indices: Tensor::from_data(TensorData::new(indices, dims), &cache.device),
+                indices: Tensor::from_data(TensorData::new(indices, dims), cache.device()),
                 counts: vec![wanted.len(); rows * cache.shape.kv_heads],
             },
-            there: Tensor::from_data(TensorData::new(there, [rows, wanted.len()]), &cache.device),
+            there: Tensor::from_data(TensorData::new(there, [rows, wanted.len()]), cache.device()),
             sinks,
             width,
         });
@@ -204,8 +207,8 @@ impl Reconstruction<'_> {
         let cache = self.cache;
         let new = Projections { queries, keys, values };
         let shape = cache.config.layer_shape(cache.shape, layer);
-        check(layer, &new, (cache.shape.layers, shape), &cache.device, Some(self.seen.len()))?;
-        check_encoding(encoding, &cache.policy, cache.shape, &cache.device)?;
+        check(layer, &new, (cache.shape.layers, shape), cache.device(), Some(self.seen.len()))?;
+        check_encoding(encoding, &cache.policy, cache.shape, cache.device())?;
         let columns = new.queries.dims()[2];
         let Some(part) = self.part.as_ref().filter(|part| part.new == columns) else {
             let reason = format!("was given {columns} columns that no part was begun for");

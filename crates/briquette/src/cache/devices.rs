@@ -1,0 +1,78 @@
+use std::sync::{Arc, OnceLock};
+
+use burn::tensor::Device;
+
+use crate::{Error, Policy, Result, check, device::Rows};
+
+/// Where the layers of a cache lie.
+#[derive(Clone, Debug)]
+pub(super) struct Devices {
+    /// The device of the cache, on which layers lie that have none of their own.
+    pub(super) first: Device,
+    of_layers: Option<Arc<[Device]>>,
+    /// The layout of rows on the device of each layer.
+    rows: OnceLock<Arc<[Rows]>>,
+    layers: usize,
+}
+
+impl Devices {
+    pub(super) fn new(first: &Device, of_layers: Option<Arc<[Device]>>, layers: usize) -> Self {
+        Self { first: first.clone(), of_layers, rows: OnceLock::new(), layers }
+    }
+
+    /// The device of a layer.
+    pub(super) fn of(&self, layer: usize) -> &Device {
+        let own = self.of_layers.as_ref().and_then(|all| all.get(layer));
+        own.unwrap_or(&self.first)
+    }
+
+    /// The layout of rows on the device of a layer.
+    pub(super) fn rows(&self, layer: usize) -> Rows {
+        let of = |layer| Rows::of(self.of(layer));
+        let all = self.rows.get_or_init(|| (0..self.layers).map(of).collect());
+        all.get(layer).copied().unwrap_or_default()
+    }
+
+    /// Whether layers lie on several devices.
+    pub(super) fn are_several(&self) -> bool {
+        (0..self.layers).any(|layer| *self.of(layer) != self.first)
+    }
+
+    /// Waits for all of them.
+    ///
+    /// # Errors
+    /// [`Error::Execution`].
+    pub(super) fn sync(&self) -> Result<()> {
+        let mut waited: Vec<&Device> = Vec::new();
+        for device in (0..self.layers).map(|layer| self.of(layer)) {
+            if !waited.contains(&device) {
+                device.sync().map_err(|error| Error::Execution(error.to_string()))?;
+                waited.push(device);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that there is a device for each layer, and that the policy can follow several.
+    pub(super) fn check(&self, policy: &Policy) -> Result<()> {
+        let (layers, given) = (self.layers, self.of_layers.as_ref().map(|all| all.len()));
+        if let Some(given) = given.filter(|given| *given != layers) {
+            let found = format!("of {given} layers");
+            return check::refuse("devices", found, format!("of {layers} layers, as the cache"));
+        }
+        if policy.second_pass().is_some() && self.are_several() {
+            let found = format!("several with `{}`, which repeats prompts", policy.name());
+            return check::refuse("devices", found, "one for all layers");
+        }
+        Ok(())
+    }
+}
+
+/// Devices are the same where layers lie on the same ones.
+impl PartialEq for Devices {
+    fn eq(&self, other: &Self) -> bool {
+        self.layers == other.layers
+            && self.first == other.first
+            && (0..self.layers).all(|layer| self.of(layer) == other.of(layer))
+    }
+}

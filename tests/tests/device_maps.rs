@@ -1,0 +1,142 @@
+//! The embedded model with its layers on two devices gives what it gives on one.
+
+use std::fs::read_to_string;
+
+use briquette::{Budget, Error, KvCache, Policy};
+use briquette_models::{
+    DeviceMap, Error as ModelError, GenerateOptions, Model, WeightBits, generate_batch, prefill,
+};
+use briquette_tests::backends::{backends, host};
+use burn::tensor::{DType, Device, Tensor};
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+const BUDGET: Budget = Budget::Tokens(48);
+
+fn load(devices: impl Into<DeviceMap>) -> Model {
+    Model::load(format!("{HERE}/../models/ember-7m"), devices, DType::F32).unwrap()
+}
+
+/// The host and another device, in either order.
+fn maps(other: &Device) -> [DeviceMap; 2] {
+    let layers = load(&host()).config().num_hidden_layers;
+    let by = |devices: [Device; 2]| {
+        let [one, other] = devices;
+        DeviceMap::by_layers(vec![(one, 1), (other, layers - 1)]).unwrap()
+    };
+    [by([host(), other.clone()]), by([other.clone(), host()])]
+}
+
+/// Prompts of different lengths, above the budget.
+fn prompts() -> [Vec<u32>; 2] {
+    let text = read_to_string(format!("{HERE}/fixtures/ember_logits.json")).unwrap();
+    let file: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let tokens: Vec<u32> = serde_json::from_value(file["prompts"][0]["tokens"].clone()).unwrap();
+    [90, 61].map(|length| tokens.iter().copied().cycle().take(length).collect())
+}
+
+fn texts(model: &Model, cache: &mut KvCache) -> Vec<Vec<u32>> {
+    let options = GenerateOptions { max_new_tokens: 12, ..GenerateOptions::default() };
+    let (found, _) = generate_batch(model, &prompts(), cache, &options, |_, _| {}).unwrap();
+    found.into_iter().map(|row| row.tokens).collect()
+}
+
+/// Those whose layers are compressed together, those that merge, quantize, or hold heads apart.
+fn policies() -> [Policy; 7] {
+    [
+        Policy::full(),
+        Policy::pyramidkv(BUDGET),
+        Policy::adakv(BUDGET),
+        Policy::d2o(BUDGET),
+        Policy::ems(BUDGET),
+        Policy::kivi(2),
+        Policy::fp8(),
+    ]
+}
+
+#[test]
+fn texts_are_those_of_one_device() {
+    let answer = |model: &Model, policy: &Policy| {
+        let mut cache = model.cache(policy.clone()).unwrap();
+        let texts = texts(model, &mut cache);
+        // Rows leave, and those that stay go on.
+        cache.select_rows(&[1]).unwrap();
+        let next = Tensor::from_data([[7_i32]], &model.device());
+        let next = model.forward_last(next, &mut cache).unwrap().argmax(1);
+        (texts, next.try_into_vec_as::<i64>().unwrap(), cache.tokens_kept(1).unwrap())
+    };
+    let whole = load(&host());
+    let expected = policies().map(|policy| answer(&whole, &policy));
+    for backend in backends() {
+        let mut maps = maps(&backend.device).to_vec();
+        // Both orders are one on the host.
+        maps.truncate(if backend.device == host() { 1 } else { 2 });
+        for map in maps {
+            let model = load(map);
+            for (policy, expected) in policies().iter().zip(&expected) {
+                let what = format!("{}, {:?}", policy.name(), model.devices());
+                assert_eq!(answer(&model, policy), *expected, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn logits_are_those_of_one_device() {
+    let tokens = &prompts()[0];
+    let of = |model: &Model| -> Vec<f32> {
+        let mut cache = model.cache(Policy::full()).unwrap();
+        let logits = prefill(model, &[tokens], &mut cache, Some(16)).unwrap();
+        assert_eq!(logits.device(), model.device());
+        logits.try_into_vec_as().unwrap()
+    };
+    let quantized = |model: Model| model.quantize_weights(WeightBits::Eight).unwrap();
+    let expected = [of(&load(&host())), of(&quantized(load(&host())))];
+    for backend in backends() {
+        let [first, second] = maps(&backend.device);
+        for (found, expected) in
+            [of(&load(first)), of(&quantized(load(second)))].iter().zip(&expected)
+        {
+            let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+            let worst = off.fold(0.0, f32::max);
+            assert!(worst <= 2e-4, "{}: {worst}", backend.name);
+        }
+    }
+}
+
+#[test]
+fn each_layer_lies_on_its_device() {
+    for backend in backends() {
+        let model = load(maps(&backend.device)[0].clone());
+        let mut cache = model.cache(Policy::snapkv(BUDGET)).unwrap();
+        prefill(&model, &[&prompts()[0]], &mut cache, None).unwrap();
+        for layer in 0..cache.shape().layers {
+            let device = if layer == 0 { host() } else { backend.device.clone() };
+            assert_eq!(model.device_of(layer), &device);
+            let held = cache.entries(layer).unwrap().unwrap().keys.device();
+            assert_eq!(held, device, "{}, layer {layer}", backend.name);
+        }
+        assert_eq!(model.device(), host());
+    }
+}
+
+#[test]
+fn what_is_of_one_device_is_refused() {
+    for backend in backends().into_iter().filter(|backend| backend.device != host()) {
+        let model = load(maps(&backend.device)[0].clone());
+        match model.cache(Policy::kvzip(BUDGET)) {
+            Err(ModelError::Cache(Error::InvalidParameter { parameter, value, .. })) => {
+                assert_eq!(parameter, "devices");
+                assert!(value.contains("kvzip"), "{value}");
+            }
+            other => panic!("{}: {other:?}", backend.name),
+        }
+        // A cache of one device is not that of the model.
+        let mut cache = KvCache::new(model.cache_shape(), Policy::full(), &model.device()).unwrap();
+        let error = prefill(&model, &[&prompts()[0]], &mut cache, None).unwrap_err();
+        let ModelError::Cache(Error::WrongDevice { .. }) = error else { panic!("{error}") };
+    }
+    let three = DeviceMap::by_layers(vec![(host(), 1), (host(), 2)]).unwrap();
+    let folder = format!("{HERE}/../models/ember-7m");
+    let error = Model::load(folder, three, DType::F32).unwrap_err().to_string();
+    assert!(error.contains("1 + 2 layers"), "{error}");
+}
