@@ -1,10 +1,10 @@
 //! Models with random weights.
 
 use anyhow::{Result, bail};
-use briquette_models::{Model, ModelConfig};
+use briquette_models::{DeviceMap, Model, ModelConfig};
 use burn::{
     module::{Module, ModuleMapper, Param},
-    tensor::{DType, Device, Tensor},
+    tensor::{DType, Tensor},
 };
 
 /// The dimensions of a Llama model.
@@ -35,6 +35,18 @@ impl Dimensions {
         hidden: 4096,
         inner: 14_336,
         query_heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        vocabulary: 128_256,
+        context: 65_536,
+    };
+
+    /// Llama 3 70B.
+    pub const LLAMA_3_70B: Self = Self {
+        layers: 80,
+        hidden: 8192,
+        inner: 28_672,
+        query_heads: 64,
         kv_heads: 8,
         head_dim: 128,
         vocabulary: 128_256,
@@ -144,16 +156,20 @@ pub fn dtype_of(name: &str) -> Result<DType> {
     }
 }
 
-/// A Llama of these dimensions with random weights of `dtype`, made on the device. No more than one
+/// A Llama of these dimensions with random weights of `dtype`, made on devices. No more than one
 /// tensor at a time is there in f32 too.
 ///
 /// # Errors
 /// If the dimensions do not fit together.
-pub fn random_llama(dimensions: Dimensions, dtype: DType, device: &Device) -> Result<Model> {
-    let model = Model::new(dimensions.config()?, device)?;
+pub fn random_llama(
+    dimensions: Dimensions,
+    dtype: DType,
+    devices: impl Into<DeviceMap>,
+) -> Result<Model> {
+    let model = Model::new(dimensions.config()?, devices)?;
     let model = model.map(&mut Cast(dtype)).merge_projections().with_k_major_weights();
     // What was there in f32 goes.
-    device.memory_cleanup();
+    model.clean_up();
     Ok(model)
 }
 

@@ -12,6 +12,7 @@ use briquette_benches::{
     record::Sink,
     settings::{Method, Setting, command_lines},
 };
+use briquette_models::DeviceMap;
 use burn::tensor::Device;
 use clap::{Parser, ValueEnum};
 
@@ -22,7 +23,7 @@ const GROWTH: f64 = 1.1;
 /// of JSON per method and setting.
 #[derive(Debug, Parser)]
 struct Args {
-    /// The device, as `briquette::device::open` names it
+    /// The device, as `briquette::device::open` names it, or several separated by commas
     #[arg(long)]
     device: String,
     /// A file of settings, each a list of these options; those given beside it count for all
@@ -73,7 +74,7 @@ struct Args {
     /// noise in between, instead of all. Prompts beyond `--chunk` are reckoned from fewer rows
     #[arg(long, value_name = "STEPS")]
     points: Option<usize>,
-    /// GiB of the device that a run may take
+    /// GiB of a device that a run may take
     #[arg(long, value_name = "GIB")]
     memory: Option<f64>,
     /// Then run each method at the largest batch that fits into `--memory`, too; for `--fill` and
@@ -97,6 +98,8 @@ struct Args {
 enum Shape {
     #[value(name = "llama-3-8b")]
     Llama3,
+    #[value(name = "llama-3-70b")]
+    Llama70B,
     #[value(name = "llama-2-7b")]
     Llama2,
     #[value(name = "llama-3.2-1b")]
@@ -113,6 +116,7 @@ impl From<Shape> for Dimensions {
     fn from(shape: Shape) -> Self {
         match shape {
             Shape::Llama3 => Self::LLAMA_3_8B,
+            Shape::Llama70B => Self::LLAMA_3_70B,
             Shape::Llama2 => Self::LLAMA_2_7B,
             Shape::Llama1B => Self::LLAMA_3_1B,
             Shape::Smol => Self::SMOLLM2_135M,
@@ -125,8 +129,8 @@ impl From<Shape> for Dimensions {
 fn main() -> Result<ExitCode> {
     let given: Vec<String> = env::args().collect();
     let args = Args::parse_from(&given);
-    let device = briquette::device::open(&args.device)?;
-    device.seed(2026);
+    let devices = DeviceMap::open(&args.device)?;
+    devices.devices().iter().for_each(|device| device.seed(2026));
     let mut sink = Sink::new(args.out.as_ref())?;
     let mut all = Vec::new();
     match args.settings.clone() {
@@ -141,7 +145,7 @@ fn main() -> Result<ExitCode> {
     let mut last: Option<Runner> = None;
     let mut failures = Vec::new();
     for (name, args) in all {
-        let runner = args.runner(&device, last.take(), &mut failures)?;
+        let runner = args.runner(&devices, last.take(), &mut failures)?;
         let runner = Runner { settings: name, ..runner };
         args.run(&runner, &mut sink, &mut failures)?;
         last = Some(runner);
@@ -155,7 +159,7 @@ impl Args {
     /// A runner of the model of the last one, if that is the same.
     fn runner(
         &self,
-        device: &Device,
+        devices: &DeviceMap,
         last: Option<Runner>,
         failures: &mut Vec<String>,
     ) -> Result<Runner> {
@@ -171,8 +175,8 @@ impl Args {
             other => {
                 failures.extend(other.iter().flat_map(Runner::fallbacks));
                 drop(other);
-                device.memory_cleanup();
-                Runner::of_random_model(dimensions, dtype, device, &self.device)?
+                devices.devices().iter().for_each(Device::memory_cleanup);
+                Runner::of_random_model(dimensions, dtype, devices, &self.device)?
             }
         };
         Ok(Runner {

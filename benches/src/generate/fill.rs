@@ -40,7 +40,7 @@ impl Runner {
             "dense" | "ragged" | "clustered" => of_rows(1)?.fork_rows(batch)?,
             _ => of_rows(batch)?,
         };
-        self.device.sync()?;
+        self.sync()?;
         Ok((cache, Tensor::zeros([batch, 1], &self.device)))
     }
 
@@ -53,7 +53,7 @@ impl Runner {
         for start in (0..tokens).step_by(part) {
             self.give(cache, rows, part.min(tokens - start))?;
         }
-        self.device.sync()?;
+        self.sync()?;
         Ok(())
     }
 
@@ -61,15 +61,15 @@ impl Runner {
     fn give(&self, cache: &mut KvCache, rows: usize, tokens: usize) -> Result<()> {
         let Dimensions { layers, query_heads, kv_heads, head_dim, .. } = self.dimensions;
         // Not normal: of 10^8 numbers of normal noise some came out infinite.
-        let noise = |heads| {
+        let noise = |layer, heads| {
             let uniform = Distribution::Uniform(-1.7, 1.7);
-            let options = (&self.device, self.dtype);
+            let options = (self.model.device_of(layer), self.dtype);
             Tensor::<4>::random([rows, heads, tokens, head_dim], uniform, options)
         };
         for layer in 0..layers {
-            let (queries, keys) = (noise(query_heads), noise(kv_heads));
+            let (queries, keys) = (noise(layer, query_heads), noise(layer, kv_heads));
             let encoding = self.model.position_encoding(layer);
-            drop(cache.attend(layer, queries, keys, noise(kv_heads), encoding)?);
+            drop(cache.attend(layer, queries, keys, noise(layer, kv_heads), encoding)?);
         }
         Ok(())
     }

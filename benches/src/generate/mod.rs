@@ -15,7 +15,7 @@ use briquette::{
     QueryStatistics, device::Upkeep, ops::Fallback,
 };
 use briquette_graph::{StepGraph, room_of};
-use briquette_models::Model;
+use briquette_models::{DeviceMap, Model};
 use briquette_ops::most_likely;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor};
 
@@ -35,9 +35,9 @@ pub struct Runner {
     pub model: Model,
     /// Its dimensions.
     pub dimensions: Dimensions,
-    /// The device.
+    /// The device of its embeddings.
     pub device: Device,
-    /// Its name, for people.
+    /// The names of its devices, for people.
     pub name: String,
     /// The name of the settings in their file.
     pub settings: Option<String>,
@@ -63,8 +63,8 @@ pub struct Runner {
     /// Whether the device's memory is cleaned up before each measurement, and not only as a model
     /// does.
     pub clean: bool,
-    /// The clean-ups of the model.
-    pub upkeep: Upkeep,
+    /// The clean-ups of each of the model's devices.
+    pub upkeep: Vec<Upkeep>,
 }
 
 /// Steps that compile before any are timed.
@@ -75,7 +75,7 @@ const RECORDED_BY: usize = 16;
 const AT_ONCE: usize = 16;
 
 impl Runner {
-    /// A runner of a model with random weights, on a device of that name, that prefills prompts of
+    /// A runner of a model with random weights, on devices of that name, that prefills prompts of
     /// 131 072 tokens at a time and has 50 seconds for a method. Says on stderr how long the model
     /// took to make.
     ///
@@ -84,19 +84,20 @@ impl Runner {
     pub fn of_random_model(
         dimensions: Dimensions,
         dtype: DType,
-        device: &Device,
+        devices: &DeviceMap,
         name: &str,
     ) -> Result<Self> {
         let started = Instant::now();
-        let model = random_llama(dimensions, dtype, device)?;
-        device.sync()?;
-        device.memory_cleanup();
+        let model = random_llama(dimensions, dtype, devices.clone())?;
+        model.devices().iter().try_for_each(Device::sync)?;
+        model.clean_up();
+        let upkeep = model.devices().iter().map(|_| Upkeep::default()).collect();
         let billions = dimensions.parameters() as f64 / 1e9;
         eprintln!("{billions:.2} G parameters in {:.1} s", started.elapsed().as_secs_f64());
         Ok(Self {
-            model,
             dimensions,
-            device: device.clone(),
+            device: model.device(),
+            model,
             name: name.to_owned(),
             settings: None,
             dtype,
@@ -108,7 +109,7 @@ impl Runner {
             points: None,
             graph: false,
             clean: true,
-            upkeep: Upkeep::default(),
+            upkeep,
         })
     }
 
@@ -136,7 +137,7 @@ impl Runner {
     /// none on a device that has no kernels.
     pub fn fallbacks(&self) -> Vec<String> {
         // What only CubeCL can tell.
-        if briquette::device::bytes_in_use(&self.device).is_none() {
+        if self.in_use().is_none() {
             return Vec::new();
         }
         let sentence = |Fallback { operation, calls, reason }| {
@@ -208,8 +209,7 @@ impl Runner {
                     None => RECORDED_BY + new,
                 };
                 // While one is made there is a copy of the cache.
-                let in_use = briquette::device::bytes_in_use(&self.device);
-                let copied = in_use.map(|bytes| bytes + cache.bytes_held() as u64);
+                let copied = self.in_use().map(|bytes| bytes + cache.bytes_held() as u64);
                 if self.fits(copied) {
                     next = self.replayed(&mut cache, next, (steps, left), &mut point)?;
                 }
@@ -225,7 +225,7 @@ impl Runner {
         }
         report.bytes_held = cache.bytes_held();
         report.bytes_full = batch * (prompt + new) * self.dimensions.token_bytes(self.dtype);
-        report.bytes_in_use = briquette::device::bytes_in_use(&self.device);
+        report.bytes_in_use = self.in_use();
         report.finish();
         if !self.fits(report.bytes_reserved) {
             let gib = |bytes: Option<u64>| bytes.unwrap_or(0) as f64 / f64::from(1 << 30);
@@ -286,18 +286,18 @@ impl Runner {
         for _ in 0..WARM_UP {
             next = self.step(next, cache)?;
         }
-        self.device.sync()?;
+        self.sync()?;
         let (mut on_host, mut all) = (Duration::ZERO, Duration::ZERO);
         while point.steps < steps && (started.elapsed() < self.limit || point.steps == 0) {
             let some = AT_ONCE.min(steps - point.steps);
             let begun = Instant::now();
             for _ in 0..some {
                 // As a model of briquette-models does.
-                self.upkeep.call(&self.device);
+                self.count_call();
                 next = self.step(next, cache)?;
             }
             on_host += begun.elapsed();
-            self.device.sync()?;
+            self.sync()?;
             all += begun.elapsed();
             point.steps += some;
         }
@@ -328,7 +328,7 @@ impl Runner {
         for _ in 0..RECORDED_BY {
             let started = Instant::now();
             graph.step()?;
-            self.device.sync()?;
+            self.sync()?;
             let is_refused = graph.fallback_reason().is_some() && graph.dropped() == 0;
             if graph.replayed() > 0 || is_refused {
                 break;
@@ -346,7 +346,7 @@ impl Runner {
             graph.step()?;
         }
         let on_host = ms(started.elapsed()) / steps as f64;
-        self.device.sync()?;
+        self.sync()?;
         let step = ms(started.elapsed()) / steps as f64;
         graph.tokens().try_into_vec_as::<i64>()?;
         let replayed = graph.replayed() - before;
@@ -369,10 +369,9 @@ impl Runner {
     /// which a device may not survive; if one does, the next is half-way back.
     pub fn largest_batch(&self, method: &str, budget: Budget, setting: Setting) -> Option<usize> {
         let memory = self.memory?;
-        let in_use = || briquette::device::bytes_in_use(&self.device).unwrap_or(0);
         let tries = |batch: usize| {
-            self.device.memory_cleanup();
-            let before = in_use();
+            self.model.clean_up();
+            let before = self.in_use().unwrap_or(0);
             let used = guard(|| {
                 let policy = self.policy(method, budget)?;
                 let (mut cache, mut next) = self.filled(&policy, Setting { batch, ..setting })?;
@@ -412,9 +411,25 @@ impl Runner {
         (fits > 0).then_some(fits)
     }
 
-    /// Bytes that the allocator has taken from the device.
+    /// Bytes that the allocator has taken from the device that has given most.
     fn reserved(&self) -> Option<u64> {
-        self.device.memory_pool_usage().map(|usage| usage.bytes_reserved)
+        let of = |device: &Device| device.memory_pool_usage().map(|usage| usage.bytes_reserved);
+        self.model.devices().iter().map(of).max()?
+    }
+
+    /// Bytes of live buffers on the device that has most.
+    fn in_use(&self) -> Option<u64> {
+        self.model.devices().iter().map(briquette::device::bytes_in_use).max()?
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.model.devices().iter().try_for_each(Device::sync)?;
+        Ok(())
+    }
+
+    /// Counts a call of the model, as that does.
+    fn count_call(&self) {
+        self.model.devices().iter().zip(&self.upkeep).for_each(|(one, upkeep)| upkeep.call(one));
     }
 
     /// Whether so many bytes are within the memory, as far as either is known.
@@ -424,7 +439,7 @@ impl Runner {
 
     fn clean_up(&self) {
         if self.clean {
-            self.device.memory_cleanup();
+            self.model.clean_up();
         }
     }
 
@@ -458,12 +473,12 @@ impl Runner {
         let mut logits = None;
         for start in (0..prompt).step_by(chunk) {
             let part = tokens.clone().narrow(1, start, chunk.min(prompt - start));
-            self.upkeep.call(&self.device);
+            self.count_call();
             logits = Some(self.model.forward_last_of_known(part, &mut cache)?);
         }
         let logits = logits.ok_or_else(|| anyhow!("the prompt is empty"))?;
         let next = most_likely(logits);
-        self.device.sync()?;
+        self.sync()?;
         Ok((cache, next))
     }
 

@@ -81,7 +81,7 @@ impl Runner {
             let logits =
                 self.model.forward_last_through(self.random_tokens(setting), &mut cache)?;
             let next = most_likely(logits);
-            self.device.sync()?;
+            self.sync()?;
             Ok((started.elapsed().as_secs_f64(), cache, next))
         };
         report.first_prefill_s = begin()?.0;
@@ -92,19 +92,19 @@ impl Runner {
         let mut begun = Instant::now();
         for step in 0..WARM_UP + steps {
             if step == WARM_UP {
-                self.device.sync()?;
+                self.sync()?;
                 begun = Instant::now();
             }
             next = most_likely(self.model.forward_last_through(next, &mut cache)?);
         }
-        self.device.sync()?;
+        self.sync()?;
         (point.steps, point.launched_ms) = (steps, ms(begun.elapsed()) / steps as f64);
         point.host_ms = point.launched_ms;
         report.points.push(point);
         let (keys, _) = cache.layers.first().ok_or_else(|| anyhow!("the model has no layer"))?;
         report.bytes_held = keys.dims()[2] * batch * self.dimensions.token_bytes(self.dtype);
         report.bytes_full = batch * (prompt + new) * self.dimensions.token_bytes(self.dtype);
-        report.bytes_in_use = briquette::device::bytes_in_use(&self.device);
+        report.bytes_in_use = self.in_use();
         report.finish();
         Ok(())
     }

@@ -45,9 +45,9 @@ pub struct Report {
     pub bytes_held: usize,
     /// Bytes that all keys and values of prompts and answers would take.
     pub bytes_full: usize,
-    /// Live buffers on the device at the end, the model's included.
+    /// Live buffers at the end, the model's included, on the device that has most.
     pub bytes_in_use: Option<u64>,
-    /// The most bytes that the allocator had taken from the device, the model's included.
+    /// The most bytes that the allocator had taken from a device, the model's included.
     pub bytes_reserved: Option<u64>,
     /// Decoding against the full cache at this setting in this run.
     pub decode_ratio: Option<f64>,
@@ -57,7 +57,7 @@ pub struct Report {
     pub published: Option<f64>,
     /// The error, if the run failed.
     pub error: Option<String>,
-    /// The device.
+    /// The devices.
     pub device: String,
 }
 

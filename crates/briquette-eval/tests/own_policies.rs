@@ -66,7 +66,7 @@ fn names(plan: &Plan) -> Vec<String> {
 fn measured(dir: &Path, file: &RunFile, plan: &Plan) -> Result<usize> {
     let mut results = begin(dir, file, plan, "flex", None, Accept::default())?;
     let mut counts = BTreeSet::new();
-    let runner = Runner::new(briquette::device::open("flex").unwrap());
+    let runner = Runner::new(&briquette::device::open("flex").unwrap());
     execute(plan, &mut results, &runner, |progress| {
         counts.insert(progress.done);
     })?;

@@ -15,11 +15,10 @@ use crate::{
     },
     model::lay_out,
     nn::{
-        decoder::{Decoder, Layer},
+        decoder::Layer,
         embedding::Embedding,
         projection::{Projection, Projections},
     },
-    weight_plan::numbers,
 };
 
 impl Model {
@@ -134,23 +133,11 @@ impl Model {
                 origin.display()
             ));
         }
-        let mut model = Self::shared_out(config, devices)?;
+        let mut model = Self::new(config, devices.clone())?;
         model.warnings = warnings;
         let expected = expected_tensors(&model);
         weights.check(&expected, model.config().tie_word_embeddings)?;
         Ok((model, weights))
-    }
-
-    /// A model with random weights whose layers are shared out.
-    fn shared_out(config: ModelConfig, devices: &DeviceMap) -> Result<Self> {
-        let whole = Self::new(config.clone(), devices.first())?;
-        if devices.devices().len() == 1 {
-            return Ok(whole);
-        }
-        let Decoder { embed_tokens, layers, .. } = &whole.model;
-        let layers: Vec<usize> = layers.iter().map(numbers).collect();
-        let parts = (numbers(embed_tokens), &layers[..], whole.numbers_of_head());
-        Self::on(config, devices.place(parts)?)
     }
 
     fn load_weights(

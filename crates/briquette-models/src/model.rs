@@ -16,7 +16,7 @@ use briquette_ops::QuantizedMatrix;
 
 use crate::{
     Attend, Error, Interrupt, ModelConfig, Result, WeightBits,
-    device_map::Placed,
+    device_map::{DeviceMap, Placed},
     nn::{
         build::Build,
         decoder::Decoder,
@@ -63,13 +63,24 @@ impl Model {
     /// A model with random weights, to be trained or loaded into.
     ///
     /// # Errors
-    /// [`Error::Cache`] if the position encoding cannot be built.
-    pub fn new(config: ModelConfig, device: &Device) -> Result<Self> {
-        let placed = Placed::on(device, config.num_hidden_layers);
-        Self::on(config, placed)
+    /// [`Error::Cache`] if the position encoding cannot be built, and [`Error::InvalidSetting`] for
+    /// a map of devices with other layers.
+    pub fn new(config: ModelConfig, devices: impl Into<DeviceMap>) -> Result<Self> {
+        let devices = devices.into();
+        let whole = Placed::on(devices.first(), config.num_hidden_layers);
+        let whole = Self::on(config, whole)?;
+        if devices.devices().len() == 1 {
+            return Ok(whole);
+        }
+        // Parameters are made when they are first looked at: so far they are sizes.
+        let Decoder { embed_tokens, layers, .. } = &whole.model;
+        let layers: Vec<usize> = layers.iter().map(numbers).collect();
+        let head = whole.lm_head.as_ref().map_or(0, numbers);
+        let placed = devices.place((numbers(embed_tokens), &layers, head))?;
+        Self::on(whole.config, placed)
     }
 
-    pub(crate) fn on(config: ModelConfig, placed: Placed) -> Result<Self> {
+    fn on(config: ModelConfig, placed: Placed) -> Result<Self> {
         let ops = best();
         let build = Build { config: &config, device: placed.last(), ops: &ops };
         let head = || build.linear(config.hidden_size, config.vocab_size, false);
@@ -154,11 +165,6 @@ impl Model {
     /// given on it, and logits are returned there.
     pub fn device(&self) -> Device {
         self.model.embed_tokens.device()
-    }
-
-    /// Numbers of its head, if that is not the embeddings.
-    pub(crate) fn numbers_of_head(&self) -> usize {
-        self.lm_head.as_ref().map_or(0, numbers)
     }
 
     /// The devices that it lies on.

@@ -82,7 +82,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
 
     let out = Path::new("out/own-task");
     let mut results = begin(out, &file, &plan, "flex", None, Accept::default())?;
-    let runner = Runner::new(briquette::device::open("flex")?);
+    let runner = Runner::new(&briquette::device::open("flex")?);
     execute(&plan, &mut results, &runner, |_| {})?;
 
     for table in briquette_report::summary(&Summary::new(&plan, &results)) {
