@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Tensor};
 
+use super::recurrent::RecurrentShape;
 use crate::{
     Budget, CacheShape, Error, LayerShape, Policy, PrefillCompression, Result, Schedule, check,
     ops::{Ops, Scoring, best},
@@ -33,6 +34,8 @@ pub struct CacheConfig {
     pub values_in_keys: bool,
     /// The dimensions of each layer; `None` is those of the cache.
     pub layer_shapes: Option<Arc<[LayerShape]>>,
+    /// The states of recurrent layers, which the shape of the cache does not count.
+    pub recurrent_layers: Option<Arc<[RecurrentShape]>>,
     /// When queries, keys and values are checked for NaN and infinity.
     pub input_check: InputCheck,
     /// The output projection of each layer, `[query_heads · value_dim, hidden]`, for policies that
@@ -60,6 +63,7 @@ impl Default for CacheConfig {
             value_dim: None,
             values_in_keys: false,
             layer_shapes: None,
+            recurrent_layers: None,
             input_check: InputCheck::default(),
             output_weights: None,
             model: None,

@@ -42,9 +42,13 @@ impl KvCache {
         }
         let layout = self.rows.unwrap_or_else(|| Rows::of(&self.device));
         let layers = 0..self.shape.layers;
+        let states = self.config.recurrent_shapes().iter();
+        let states = states.map(|shape| shape.bytes_on(layout).saturating_mul(rows));
         layers
             .map(|layer| self.layer_bytes(layer, layout, rows, tokens))
-            .try_fold(0_usize, |sum, bytes| Ok(sum.saturating_add(bytes?)))
+            .try_fold(states.fold(0, usize::saturating_add), |sum, bytes| {
+                Ok(sum.saturating_add(bytes?))
+            })
     }
 
     fn layer_bytes(&self, layer: usize, layout: Rows, rows: usize, tokens: usize) -> Result<usize> {

@@ -8,6 +8,7 @@ use super::{
     },
     layer::LayerCache,
     progress::{InputSpan, Phase},
+    update_state::NOT_RECORDED,
 };
 use crate::{
     Error, Policy, Result,
@@ -26,8 +27,8 @@ impl Replay for KvCache {
         if self.config.input_check.applies(false) {
             return Err(Error::stage("cache", "input check", "reads every token back"));
         }
-        if self.config.values_in_keys {
-            return Err(Error::stage("cache", "step", VALUES));
+        if let Some(reason) = self.launched_reason() {
+            return Err(Error::stage("cache", "step", reason));
         }
         if self.rotated {
             return Err(Error::stage("cache", "Rotated", "leaves positions to the model"));
@@ -56,10 +57,7 @@ impl Replay for KvCache {
     }
 
     fn fallback_reason(&self) -> Option<&'static str> {
-        if self.config.values_in_keys {
-            return Some(VALUES);
-        }
-        self.policies().find_map(reason_of)
+        self.launched_reason().or_else(|| self.policies().find_map(reason_of))
     }
 
     fn step_kind(&mut self) -> Option<u64> {
@@ -171,7 +169,7 @@ impl Replay for KvCache {
     }
 
     fn open_columns(&mut self) -> Option<usize> {
-        if self.config.values_in_keys {
+        if self.launched_reason().is_some() {
             return None;
         }
         if self.policies().all(compresses_every_token) {
@@ -232,6 +230,14 @@ fn compresses_every_token(policy: &Policy) -> bool {
 }
 
 impl KvCache {
+    /// Why no step is recorded, whatever the policy; `None` if it may be.
+    fn launched_reason(&self) -> Option<&'static str> {
+        match self.config.values_in_keys {
+            true => Some(VALUES),
+            false => (!self.recurrent.is_empty()).then_some(NOT_RECORDED),
+        }
+    }
+
     /// The policy of each layer.
     fn policies(&self) -> impl Iterator<Item = &Policy> {
         (0..self.layers.len()).map(|layer| self.policy_of(layer))
