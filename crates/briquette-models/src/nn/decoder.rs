@@ -65,10 +65,14 @@ impl Decoder {
             x = x * scale;
         }
         let mut residual = Residual::new(x);
+        // A cache counts layers of attention and recurrent ones apart.
+        let mut of_kind = [0; 2];
         for (index, layer) in self.layers.iter().enumerate() {
             interrupt.check()?;
             let positions = positions.of(index);
-            let at = LayerAttention { layer: index, positions, attend: &mut *attend };
+            let number = &mut of_kind[usize::from(layer.is_recurrent())];
+            let at = LayerAttention { layer: *number, positions, attend: &mut *attend };
+            *number += 1;
             residual = layer.forward(residual, at)?;
             interrupt.count(count, index + 1, layers);
         }
@@ -89,10 +93,10 @@ impl Decoder {
             .collect()
     }
 
-    /// The weights of each layer's output projection, `[heads * value_dim, hidden_size]`, where
-    /// `value_dim` is that of a cache; quantized ones expanded to `dtype`.
+    /// The weights of the output projection of each layer of attention, `[heads * value_dim,
+    /// hidden_size]`, where `value_dim` is that of a cache; quantized ones expanded to `dtype`.
     pub(crate) fn output_projections(&self, dtype: DType) -> Vec<Tensor<2>> {
-        self.layers.iter().map(|layer| layer.output_weight(dtype)).collect()
+        self.layers.iter().filter_map(|layer| layer.output_weight(dtype)).collect()
     }
 
     /// The sinks of each layer, if its attention has some.
@@ -147,10 +151,14 @@ impl Layer {
         }
     }
 
-    fn output_weight(&self, dtype: DType) -> Tensor<2> {
+    fn is_recurrent(&self) -> bool {
+        matches!(self, Self::Blocks(inner) if inner.is_recurrent())
+    }
+
+    fn output_weight(&self, dtype: DType) -> Option<Tensor<2>> {
         match self {
             Self::Blocks(inner) => inner.output_weight(dtype),
-            Self::Falcon(inner) => inner.self_attn.o_proj.weight(dtype),
+            Self::Falcon(inner) => Some(inner.self_attn.o_proj.weight(dtype)),
         }
     }
 
