@@ -157,9 +157,9 @@ impl Model {
         self.positions.of(layer)
     }
 
-    /// Weights of the output projection of each layer of attention, `W_O`: `[query_heads * head_dim,
-    /// hidden_size]`, without a bias; quantized ones are expanded. Those of latent attention are of
-    /// the latent, `[query_heads * kv_lora_rank, hidden_size]`.
+    /// Weights of the output projection of each layer of attention, `W_O`: `[query_heads *
+    /// head_dim, hidden_size]`, without a bias; quantized ones are expanded. Those of latent
+    /// attention are of the latent, `[query_heads * kv_lora_rank, hidden_size]`.
     pub fn output_projections(&self) -> Vec<Tensor<2>> {
         self.model.output_projections(self.dtype())
     }

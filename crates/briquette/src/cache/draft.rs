@@ -42,8 +42,8 @@ impl KvCache {
     /// [`Error::NothingHeld`] before the first token, [`Error::PromptUnfinished`],
     /// [`Error::InvalidParameter`] for no columns, [`Error::DraftRefused`] under an
     /// [append-only](crate::policy::AppendOnly) schedule, where decoded tokens come to share
-    /// entries (EMS), and beside recurrent layers. A call of another number of columns is then refused with
-    /// [`Error::DraftColumns`].
+    /// entries (EMS), and beside recurrent layers. A call of another number of columns is then
+    /// refused with [`Error::DraftColumns`].
     pub fn begin_decode(&mut self, columns: usize) -> Result<()> {
         check::count("columns", columns)?;
         check::columns("columns", columns)?;

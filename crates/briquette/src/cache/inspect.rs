@@ -123,7 +123,8 @@ impl KvCache {
 
     /// Returns the bytes that the buffers of all layers take on the device now: keys, values,
     /// positions, statistics, queries held for scorers, states of recurrent layers, and the
-    /// [room](Self::bytes_spare) for future tokens. Padding that a device adds to rows counts too (CUDA pads rows of scalars).
+    /// [room](Self::bytes_spare) for future tokens. Padding that a device adds to rows counts too
+    /// (CUDA pads rows of scalars).
     pub fn bytes_held(&self) -> usize {
         let rows = self.rows.unwrap_or_default();
         let layers = self.layers.iter().map(|layer| layer.bytes(rows)).sum::<usize>();

@@ -52,7 +52,8 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayersTogether`] for a policy that looks at all layers: one that shares budgets out
     /// among them, or reads a profile of the model, or a memory ceiling or a budget in bytes, which
-    /// are for all layers; for recurrent layers. Otherwise those of [`with_config`](Self::with_config).
+    /// are for all layers; for a model with recurrent layers. Otherwise those of
+    /// [`with_config`](Self::with_config).
     pub fn per_layer(
         shape: CacheShape,
         policy: &Policy,

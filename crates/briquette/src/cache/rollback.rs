@@ -66,7 +66,8 @@ impl Rollback {
         }
     }
 
-    /// Restores the layers. Returns the recurrent ones, their measures and the number of batch rows.
+    /// Restores the layers of attention. Returns the recurrent ones, the measures and the number of
+    /// batch rows.
     pub(super) fn restore(
         self,
         layers: &mut [LayerCache],

@@ -74,9 +74,9 @@ impl KvCache {
     /// # Errors
     /// The cache is then as it was before.
     /// - [`Error::RowsDiffer`] for another shape, policy, model, data type, softmax scale, softcap,
-    ///   windows or recurrent layers. Rows are compressed together: if the policy compresses at every n-th decoded
-    ///   token, n > 1, both caches must have decoded as many since the last one. If its scorer sums
-    ///   over a local window (EMS), both must have as many queries in the window.
+    ///   windows or recurrent layers. Rows are compressed together: if the policy compresses at
+    ///   every n-th decoded token, n > 1, both caches must have decoded as many since the last one.
+    ///   If its scorer sums over a local window (EMS), both must have as many queries in it.
     /// - [`Error::WrongDevice`].
     /// - [`Error::PromptUnfinished`] of either cache.
     /// - [`Error::Prefix`] if either has seen nothing, if a step has not gone through all its
