@@ -226,7 +226,7 @@ impl Masked {
             }
             let data = TensorData::new(mask, [1, shape.query_heads, 1, 1]);
             let some = silent.iter().any(|(of, _)| *of == layer);
-            some.then(|| Tensor::from_data(data, (model.device_of(layer), model.dtype())))
+            some.then(|| Tensor::from_data(data, (&model.device(), model.dtype())))
         };
         let layers = (0..shape.layers).map(mask).collect();
         Self { inner: inner(), layers, calls: AtomicUsize::new(0) }
@@ -238,7 +238,9 @@ impl AttentionOps for Masked {
         let layer = self.calls.fetch_add(1, Ordering::Relaxed) % self.layers.len();
         let mut output = self.inner.attention(input)?;
         if let Some(mask) = &self.layers[layer] {
-            output.output = output.output * mask.clone();
+            // Layers may lie on several devices.
+            let mask = mask.clone().to_device(&output.output.device());
+            output.output = output.output * mask;
         }
         Ok(output)
     }

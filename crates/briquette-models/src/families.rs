@@ -56,5 +56,8 @@ fn texts(architecture: Architecture) -> (&'static str, &'static str) {
             ("DeepSeek V3 and R1 in bf16", "latent attention, experts of the best groups")
         }
         Architecture::GptOss => ("gpt-oss-20b, -120b", "sinks, windows, experts in MXFP4"),
+        Architecture::Qwen3Next => {
+            ("Qwen3-Next-80B-A3B", "recurrent layers, gated attention, gated shared expert")
+        }
     }
 }

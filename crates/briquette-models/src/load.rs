@@ -251,10 +251,16 @@ fn put_pairs_in_halves(projections: Projections<'_>, pairs: &[Rotates]) {
     }
 }
 
-/// Whether a tensor is of the layer that drafts tokens, which DeepSeek stores behind the others.
+/// Whether a tensor is of the layers that draft tokens: DeepSeek stores one behind the others,
+/// Qwen3-Next has them apart.
 fn drafts(config: &ModelConfig, name: &str) -> bool {
-    let behind = format!("{LAYERS}{}.", config.num_hidden_layers);
-    config.architecture == Architecture::DeepseekV3 && name.starts_with(&behind)
+    match config.architecture {
+        Architecture::DeepseekV3 => {
+            name.starts_with(&format!("{LAYERS}{}.", config.num_hidden_layers))
+        }
+        Architecture::Qwen3Next => name.starts_with("mtp."),
+        _ => false,
+    }
 }
 
 fn expected_tensors(model: &Model) -> Expected {

@@ -197,9 +197,9 @@ impl Model {
         self.positions.of(layer)
     }
 
-    /// Weights of the output projection of each layer's attention, `W_O`: `[query_heads * head_dim,
-    /// hidden_size]`, without a bias; quantized ones are expanded. Those of latent attention are of
-    /// the latent, `[query_heads * kv_lora_rank, hidden_size]`.
+    /// Weights of the output projection of each layer of attention, `W_O`: `[query_heads *
+    /// head_dim, hidden_size]`, without a bias; quantized ones are expanded. Those of latent
+    /// attention are of the latent, `[query_heads * kv_lora_rank, hidden_size]`.
     pub fn output_projections(&self) -> Vec<Tensor<2>> {
         self.model.output_projections(self.dtype())
     }
@@ -273,7 +273,7 @@ impl Model {
             .with_ops(self.ops.clone());
         let mut config = self.config.with_attention(config);
         config.sinks = self.model.sinks().map(Into::into);
-        config.devices = self.placed.of_layers().map(Into::into);
+        config.devices = self.placed.of_layers().map(|all| self.model.in_order_of_cache(all));
         Ok(match policy.reads_output_weights() {
             true => config.with_output_weights(self.output_projections()),
             false => config,

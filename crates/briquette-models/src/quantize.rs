@@ -4,14 +4,18 @@ use briquette_ops::QuantizedMatrix;
 
 use crate::{
     Model, Result, WeightBits,
-    nn::{embedding::Embedding, latent::READ_BY_HEADS, projection::Projection},
+    nn::{
+        delta_net::GATES_OF_STATE, embedding::Embedding, latent::READ_BY_HEADS,
+        projection::Projection,
+    },
 };
 
 impl Model {
     /// The same model with quantized weights: those of its linear layers in so many bits, its
     /// embeddings in eight, each level the nearest, and an f16 scale for 128 weights
-    /// ([format](WeightBits::format)). Rows of other lengths, the gates of experts, what
-    /// latent attention expands by, and what is quantized already stay as they are. It takes about
+    /// ([format](WeightBits::format)). Rows of other lengths, the gates of experts and
+    /// of recurrent states, what latent attention expands by, and what is quantized already stay as
+    /// they are. It takes about
     /// a half or a quarter of the bytes of 16-bit weights.
     ///
     /// # Errors
@@ -41,10 +45,11 @@ impl Model {
     }
 }
 
-/// Whether the linear layer of this path is quantized: not the gate that chooses experts, nor what
-/// heads read their part of.
+/// Whether the linear layer of this path is quantized: not the gates of experts and states, nor
+/// what heads read their part of.
 pub(crate) fn is_quantized(path: &str) -> bool {
-    !path.ends_with(".gate") && !path.ends_with(READ_BY_HEADS)
+    let kept = [".gate", ".shared_expert_gate", GATES_OF_STATE, READ_BY_HEADS];
+    !kept.into_iter().any(|name| path.ends_with(name))
 }
 
 /// `[outputs, inputs]`; `None` where rows have no format.

@@ -19,7 +19,7 @@ use common::{
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
-const CHECKPOINTS: [&str; 27] = [
+const CHECKPOINTS: [&str; 28] = [
     "llama",
     "llama-linear",
     "llama-dynamic",
@@ -47,6 +47,7 @@ const CHECKPOINTS: [&str; 27] = [
     "deepseek-v3",
     "gpt-oss",
     "gpt-oss-mxfp4",
+    "qwen3-next",
 ];
 const VOCABULARY: usize = 96;
 
@@ -282,13 +283,16 @@ fn every_policy_runs_on_every_architecture() {
                     continue;
                 }
                 // What looks at all layers has no place beside windows; what merges, quantizes or
-                // reads twice has none where values lie in keys.
+                // reads twice has none where values lie in keys, what reads twice none beside
+                // recurrent layers.
                 Err(Error::Cache(briquette::Error::InvalidParameter {
-                    parameter: parameter @ ("windows" | "value_dim"),
+                    parameter: parameter @ ("windows" | "value_dim" | "recurrent_layers"),
                     ..
                 })) => {
                     assert_eq!(config.latent.is_some(), parameter == "value_dim", "{name}");
                     assert_eq!(config.sliding_layers.is_empty(), parameter != "windows", "{name}");
+                    let recurrent = parameter == "recurrent_layers";
+                    assert_eq!(config.delta_net.is_some(), recurrent, "{name}");
                     refused.insert((parameter, method.name));
                     continue;
                 }
@@ -320,7 +324,9 @@ fn every_policy_runs_on_every_architecture() {
     ];
     let expected = beside_windows.map(|name| ("windows", name.to_owned())).into_iter();
     let expected = expected.chain(in_keys.map(|name| ("value_dim", name.to_owned())));
-    assert_eq!(refused, expected.collect());
+    let reads_twice = ["kvcompose", "kvzip", "kvzip-plus"];
+    let reads_twice = reads_twice.map(|name| ("recurrent_layers", name.to_owned()));
+    assert_eq!(refused, expected.chain(reads_twice).collect());
 }
 
 /// Statistics of queries that differ from head to head.
@@ -442,6 +448,7 @@ fn the_architecture_is_picked_by_its_name() {
         ("gemma2", Architecture::Gemma2),
         ("gemma3", Architecture::Gemma3),
         ("deepseek-v3", Architecture::DeepseekV3),
+        ("qwen3-next", Architecture::Qwen3Next),
     ] {
         let config = ModelConfig::from_file(folder(name).join("config.json")).unwrap();
         assert_eq!(config.architecture, architecture);

@@ -74,6 +74,7 @@ fn caches_are_those_of_a_run() {
         (ember(), vec![words[..500].to_vec()]),
         (ember(), vec![words[..133].to_vec(), words[400..533].to_vec()]),
         (fixtures().join("gemma3"), vec![numbers[..96].to_vec()]),
+        (fixtures().join("qwen3-next"), vec![numbers[..96].to_vec()]),
         (fixtures().join("gguf/llama-quantized.gguf"), vec![numbers]),
     ];
     for (path, prompts) in models {

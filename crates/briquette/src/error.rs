@@ -25,6 +25,11 @@ pub enum Error {
         "layer {layer} has seen {seen} columns and is called again, but layer {behind} has seen {others}: give each layer its own index and call every layer once per step (after a failed step: `reset`, or make its calls in a `transaction`)"
     )]
     LayerOutOfStep { layer: usize, seen: usize, behind: usize, others: usize },
+    /// Of a recurrent layer and another, one was called again before the other had its call.
+    #[error(
+        "{layer} has seen {seen} columns, but {behind} has seen {others}: call every layer once per step (after a failed step: `reset`, or make its calls in a `transaction`)"
+    )]
+    StateOutOfStep { layer: String, seen: usize, behind: String, others: usize },
     /// A tensor does not have the shape the cache was built for.
     #[error("{tensor} has shape {found:?}, expected {expected}")]
     TensorShape { tensor: &'static str, expected: String, found: Vec<usize> },

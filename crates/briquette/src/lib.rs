@@ -80,8 +80,8 @@ mod view;
 
 pub use budget::Budget;
 pub use cache::{
-    CacheConfig, CacheLayer, InputCheck, KvCache, Prompt, Reconstruction, SharedPrefill,
-    SharedTimes, VisibleEntries, WarmUp,
+    CacheConfig, CacheLayer, InputCheck, KvCache, Prompt, Reconstruction, RecurrentShape,
+    RecurrentState, SharedPrefill, SharedTimes, VisibleEntries, WarmUp,
 };
 pub use error::{Error, Result};
 pub use policy::{

@@ -156,7 +156,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let written = fs::metadata(&args.out);
     let written = written.with_context(|| format!("cannot read {}", args.out.display()))?;
 
-    let layers = 0..model.config().num_hidden_layers;
+    let layers = 0..model.cache_shape().layers;
     let report = Report {
         model: dir.display().to_string(),
         device,

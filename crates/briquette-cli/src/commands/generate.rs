@@ -294,7 +294,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
     let Timing { prompt_tokens, prefill, decoded_tokens, decode, steps, replayed, .. } = timing;
     let held = CacheBytes::of(&cache);
-    let layers = 0..model.config().num_hidden_layers;
+    let layers = 0..model.cache_shape().layers;
     let packed = layers.clone().map(|layer| cache.tokens_packed(layer));
     let packed = packed.collect::<briquette::Result<Vec<_>>>()?;
     let of_layer = |rows: Option<Vec<usize>>| rows.and_then(|rows| rows.first().copied());

@@ -170,13 +170,14 @@ fn is_first(plan: &ModelPlan, batch: &Batch<'_>) -> bool {
 }
 
 /// Whether the first prompt of a unit may be read once for several policies: not where values lie
-/// in keys.
+/// in keys, nor beside recurrent layers.
 fn shares(plan: &ModelPlan, unit: &Unit) -> bool {
     let Some(sample) = plan.sample(unit) else { return false };
     let planned = &plan.entries[unit.entry];
     let chunk = plan.opened.spec.chunk.unwrap_or(usize::MAX);
     planned.prefix.is_none()
         && plan.opened.config.latent.is_none()
+        && plan.opened.config.delta_net.is_none()
         && planned.entry.policy.can_share_prefill()
         && first_prompt(sample, unit.key.ask) <= chunk
 }

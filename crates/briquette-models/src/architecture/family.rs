@@ -40,6 +40,8 @@ pub enum Architecture {
     DeepseekV3,
     /// gpt-oss.
     GptOss,
+    /// Qwen3-Next.
+    Qwen3Next,
 }
 
 /// Where the norms of a layer are.
@@ -68,9 +70,19 @@ impl Architecture {
         matches!(self, Self::GptOss)
     }
 
+    /// Whether each query head has a gate of its output, which its projection gives behind it.
+    pub(crate) fn gates_heads(self) -> bool {
+        matches!(self, Self::Qwen3Next)
+    }
+
+    /// Whether norms are stored less one, but those that say otherwise.
+    pub(crate) fn stores_norms_less_one(self) -> bool {
+        matches!(self, Self::Gemma2 | Self::Gemma3 | Self::Qwen3Next)
+    }
+
     /// Whether it may leave channels of a head as they are.
     pub(crate) fn rotates_partly(self) -> bool {
-        matches!(self, Self::Phi3 | Self::Glm | Self::Glm4)
+        matches!(self, Self::Phi3 | Self::Glm | Self::Glm4 | Self::Qwen3Next)
     }
 
     /// Whether its checkpoints have rotated pairs of channels beside each other, and not in two

@@ -16,6 +16,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod qwen3_next;
 mod smollm3;
 
 use crate::{ModelConfig, Result, checkpoint::stacked::Stacked, config::keys::Keys};
@@ -28,7 +29,7 @@ pub(crate) use falcon::{FalconLayer, layer_norm as falcon_norm};
 
 type Read = fn(&Keys) -> Result<ModelConfig>;
 
-const ARCHITECTURES: [(&str, Architecture, Read, Names); 18] = [
+const ARCHITECTURES: [(&str, Architecture, Read, Names); 19] = [
     ("llama", Architecture::Llama, llama::read, &[]),
     ("mistral", Architecture::Mistral, mistral::read, &[]),
     ("qwen2", Architecture::Qwen2, qwen2::read, &[]),
@@ -47,6 +48,7 @@ const ARCHITECTURES: [(&str, Architecture, Read, Names); 18] = [
     ("granite", Architecture::Granite, granite::read, &[]),
     ("deepseek_v3", Architecture::DeepseekV3, deepseek::read_3, deepseek::NAMES_3),
     ("gpt_oss", Architecture::GptOss, gpt_oss::read, gpt_oss::NAMES),
+    ("qwen3_next", Architecture::Qwen3Next, qwen3_next::read, qwen3_next::NAMES),
 ];
 
 impl Architecture {

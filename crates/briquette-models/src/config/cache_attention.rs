@@ -47,6 +47,10 @@ impl ModelConfig {
         if let Some(channels) = self.values_in_keys() {
             config = config.with_values_in_keys(channels);
         }
+        if let Some(delta_net) = &self.delta_net {
+            let states = vec![delta_net.state(); delta_net.layers.len()];
+            config = config.with_recurrent_layers(states);
+        }
         config.softmax_scale = self.softmax_scale;
         config.softcap = self.attn_logit_softcapping;
         if self.has_windows() {
@@ -63,6 +67,9 @@ impl ModelConfig {
         same("softcap", self.attn_logit_softcapping, config.softcap)?;
         let found = config.value_dim.filter(|_| config.values_in_keys);
         same("values_in_keys", self.values_in_keys(), found)?;
+        let states = self.delta_net.as_ref().map(|own| vec![own.state(); own.layers.len()]);
+        let found = config.recurrent_layers.as_ref().map(|all| all.to_vec());
+        same("recurrent_layers", states, found)?;
         let layers = self.num_hidden_layers;
         let sinks = self.architecture.has_sinks().then_some(layers);
         same("sinks", sinks, config.sinks.as_ref().map(|all| all.len()))?;

@@ -96,6 +96,17 @@ impl SharedKeys {
         layers: usize,
         otherwise: impl Fn(&usize) -> bool,
     ) -> Result<BTreeSet<usize>> {
+        let supported = "full_attention and sliding_attention";
+        self.layers_of_kind(("sliding_attention", supported), layers, otherwise)
+    }
+
+    /// The layers of the one kind that a family has beside full attention, with the text of both.
+    pub(crate) fn layers_of_kind(
+        &self,
+        (kind, supported): (&str, &'static str),
+        layers: usize,
+        otherwise: impl Fn(&usize) -> bool,
+    ) -> Result<BTreeSet<usize>> {
         let Some(types) = &self.layer_types else {
             return Ok((0..layers).filter(otherwise).collect());
         };
@@ -103,20 +114,15 @@ impl SharedKeys {
             let must_be = format!("num_hidden_layers = {layers}");
             return Err(invalid("the length of layer_types", types.len(), must_be));
         }
-        let mut sliding = BTreeSet::new();
-        for (layer, kind) in types.iter().enumerate() {
-            match kind.as_str() {
-                "full_attention" => {}
-                "sliding_attention" => {
-                    sliding.insert(layer);
-                }
-                other => {
-                    let supported = "full_attention and sliding_attention";
-                    return Err(unsupported("layer_types", other, supported));
-                }
+        let mut found = BTreeSet::new();
+        for (layer, named) in types.iter().enumerate() {
+            if named == kind {
+                found.insert(layer);
+            } else if named != "full_attention" {
+                return Err(unsupported("layer_types", named, supported));
             }
         }
-        Ok(sliding)
+        Ok(found)
     }
 }
 

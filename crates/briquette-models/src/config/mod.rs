@@ -3,6 +3,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod cache_attention;
+pub(crate) mod delta_net_config;
 pub(crate) mod experts_config;
 pub(crate) mod given;
 pub(crate) mod keys;

@@ -15,7 +15,7 @@ use std::{collections::BTreeSet, path::Path};
 use briquette::CacheShape;
 
 use crate::{
-    Activation, Architecture, Error, ExpertsConfig, LatentConfig, Result,
+    Activation, Architecture, DeltaNetConfig, Error, ExpertsConfig, LatentConfig, Result,
     architecture::Defaults,
     checkpoint::{
         gguf::{self, Gguf},
@@ -99,6 +99,8 @@ pub struct ModelConfig {
     pub experts: Option<ExpertsConfig>,
     /// Latent attention, if it has that.
     pub latent: Option<LatentConfig>,
+    /// Layers of linear attention, if it has some.
+    pub delta_net: Option<DeltaNetConfig>,
     /// Factor of query-key products; `None` is `1 / √head_dim`.
     pub softmax_scale: Option<f64>,
     /// Factor of the embeddings (Gemma, Granite).
@@ -198,10 +200,12 @@ impl ModelConfig {
         longest.min(end.unwrap_or(usize::MAX))
     }
 
-    /// Numbers of layers and heads, and the width of a head, for a cache of this model.
+    /// Numbers of layers and heads, and the width of a head, for a cache of this model. Layers are
+    /// those of attention: recurrent ones are counted beside them.
     pub fn cache_shape(&self) -> CacheShape {
+        let recurrent = self.delta_net.as_ref().map_or(0, |delta_net| delta_net.layers.len());
         CacheShape {
-            layers: self.num_hidden_layers,
+            layers: self.num_hidden_layers.saturating_sub(recurrent),
             query_heads: self.num_attention_heads,
             kv_heads: self.num_key_value_heads,
             head_dim: self.latent.map_or(self.head_dim, |latent| latent.key_dim()),
@@ -305,6 +309,7 @@ impl ModelConfig {
             swiglu_limit: None,
             experts: None,
             latent: None,
+            delta_net: None,
             softmax_scale: None,
             embedding_multiplier: None,
             residual_multiplier: None,

@@ -40,7 +40,10 @@ impl ModelConfig {
         ];
         let latent = self.latent.iter().flat_map(|latent| latent.sizes());
         let latent = latent.map(|(key, found)| (key, found, 1 << 20));
-        match limits.into_iter().chain(latent).find(|(_, found, most)| found > most) {
+        let delta_net = self.delta_net.iter().flat_map(|delta_net| delta_net.sizes());
+        let delta_net = delta_net.map(|(key, found)| (key, found, 1 << 16));
+        let mut all = limits.into_iter().chain(latent).chain(delta_net);
+        match all.find(|(_, found, most)| found > most) {
             Some((key, found, most)) => Err(invalid(key, found, format!("at most {most}"))),
             None => Ok(()),
         }

@@ -1,7 +1,13 @@
 use briquette::{
-    Error, KvCache, Reconstruction, Result, SharedPrefill, position::PositionEncoding,
+    Error, KvCache, Reconstruction, RecurrentState, Result, SharedPrefill,
+    position::PositionEncoding,
 };
 use burn::tensor::Tensor;
+
+/// What a recurrent layer computes of its state and of the padding of each batch row: an output,
+/// and the next state. See [`KvCache::update_state`].
+pub type StateStep<'a> =
+    Box<dyn FnOnce(RecurrentState, &[usize]) -> Result<(Tensor<4>, RecurrentState)> + 'a>;
 
 /// Receiver of a model's queries, keys and values: a [`KvCache`], or something around one that
 /// observes its calls.
@@ -44,6 +50,27 @@ pub trait Attend {
         })
     }
 
+    /// Computes a recurrent layer for new tokens, `[rows, columns]` of them. Meaning and numbers of
+    /// layers are those of [`KvCache::update_state`]. What has no states refuses it.
+    ///
+    /// # Errors
+    /// As [`KvCache::update_state`], and [`Error::Stage`] where it is not implemented.
+    fn update_state(
+        &mut self,
+        layer: usize,
+        dims: [usize; 2],
+        step: StateStep<'_>,
+    ) -> Result<Tensor<4>> {
+        let _ = (dims, step);
+        Err(Error::Stage {
+            stage: "call",
+            name: "update_state".into(),
+            reason: format!(
+                "this pass keeps no state for recurrent layer {layer}: run the model on a `KvCache`"
+            ),
+        })
+    }
+
     /// Receives the hidden states, `[batch, tokens, hidden_size]`, of which the queries, keys and
     /// values of the next call are made, after the norm before them.
     fn hidden_states(&mut self, x: &Tensor<3>) {
@@ -78,6 +105,15 @@ impl Attend for KvCache {
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
         Self::attend_keys(self, layer, queries, keys, encoding)
+    }
+
+    fn update_state(
+        &mut self,
+        layer: usize,
+        dims: [usize; 2],
+        step: StateStep<'_>,
+    ) -> Result<Tensor<4>> {
+        Self::update_state(self, layer, dims, step)
     }
 }
 

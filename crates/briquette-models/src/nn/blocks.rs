@@ -35,6 +35,8 @@ pub(crate) struct Attention {
     pub(crate) sinks: Option<Param<Tensor<1>>>,
     /// Whether norms are of all heads of a token together.
     pub(crate) normalises_all: bool,
+    /// Whether the projection of queries gives the gate of each head's output behind the head.
+    pub(crate) is_gated: bool,
     pub(crate) head_dim: usize,
 }
 
@@ -42,6 +44,7 @@ impl Attention {
     pub(crate) fn new(build: Build<'_>) -> Self {
         let config = build.config;
         let (hidden, head_dim) = (config.hidden_size, config.head_dim);
+        let is_gated = config.architecture.gates_heads();
         let queries = config.num_attention_heads * head_dim;
         let keys = config.num_key_value_heads * head_dim;
         let linear_in = |output| build.linear(hidden, output, config.attention_bias);
@@ -51,7 +54,7 @@ impl Attention {
         };
         let sinks = || Initializer::Zeros.init([config.num_attention_heads], build.device);
         Self {
-            q_proj: linear_in(queries),
+            q_proj: linear_in(if is_gated { 2 * queries } else { queries }),
             k_proj: linear_in(keys),
             v_proj: linear_in(keys),
             o_proj: build.linear(queries, hidden, config.output_bias),
@@ -59,6 +62,7 @@ impl Attention {
             k_norm: norm(keys),
             sinks: config.architecture.has_sinks().then(sinks),
             normalises_all: config.qk_norm == Some(QkNorm::All),
+            is_gated,
             head_dim,
         }
     }
@@ -77,14 +81,31 @@ impl Attention {
         at.attend.hidden_states(&x);
         let (mut q, mut k) = (self.q_proj.forward(x.clone())?, self.k_proj.forward(x.clone())?);
         let v = self.v_proj.forward(x)?;
+        let gate;
+        (q, gate) = if self.is_gated { parted(q, self.head_dim) } else { (q, None) };
         let mut norms = [&self.q_norm, &self.k_norm];
         if let (true, [Some(q_norm), Some(k_norm)]) = (self.normalises_all, norms) {
             (q, k) = (q_norm.forward(q)?, k_norm.forward(k)?);
             norms = [&None, &None];
         }
         let [q, k, v] = [q, k, v].map(|x| split_heads(x, self.head_dim));
-        self.o_proj.forward(attend([q, k, v], norms, at)?)
+        let found = attend([q, k, v], norms, at)?;
+        self.o_proj.forward(match gate {
+            Some(gate) => found * sigmoid(gate),
+            None => found,
+        })
     }
+}
+
+/// Queries and the gates behind each head of them, both `[batch, tokens, heads * head_dim]`.
+fn parted(x: Tensor<3>, head_dim: usize) -> (Tensor<3>, Option<Tensor<3>>) {
+    let [batch, tokens, channels] = x.dims();
+    let heads = x.reshape([batch, tokens, channels / (2 * head_dim), 2 * head_dim]);
+    let [queries, gates] = [0, head_dim].map(|start| {
+        let part = heads.clone().narrow(3, start, head_dim);
+        part.reshape([batch, tokens, channels / 2])
+    });
+    (queries, Some(gates))
 }
 
 /// Attention of queries, keys and values, `[batch, heads, tokens, head_dim]` -> `[batch, tokens,

@@ -8,7 +8,7 @@ use burn::{
 use briquette::ops::Ops;
 
 use crate::{
-    Architecture, Linear, ModelConfig,
+    Linear, ModelConfig,
     nn::{projection::Projection, rms_norm::RmsNorm},
 };
 
@@ -29,9 +29,18 @@ impl Build<'_> {
 
     /// A normalisation of so many channels.
     pub(crate) fn rms_norm(self, channels: usize) -> RmsNorm {
-        let less_one =
-            matches!(self.config.architecture, Architecture::Gemma2 | Architecture::Gemma3);
-        let start = if less_one { Initializer::Zeros } else { Initializer::Ones };
+        match self.config.architecture.stores_norms_less_one() {
+            true => self.norm(channels, Initializer::Zeros, true),
+            false => self.plain_norm(channels),
+        }
+    }
+
+    /// A normalisation of so many channels, whose weights are stored as they are.
+    pub(crate) fn plain_norm(self, channels: usize) -> RmsNorm {
+        self.norm(channels, Initializer::Ones, false)
+    }
+
+    fn norm(self, channels: usize, start: Initializer, less_one: bool) -> RmsNorm {
         let weight = start.init([channels], self.device);
         RmsNorm::new(weight, self.config.rms_norm_eps, less_one, self.ops.clone())
     }

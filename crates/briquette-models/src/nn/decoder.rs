@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use burn::{
     module::Module,
     nn::{EmbeddingConfig, LayerNorm},
@@ -69,13 +71,17 @@ impl Decoder {
             x = x * scale;
         }
         let mut residual = Residual::new(x);
+        // A cache counts layers of attention and recurrent ones apart.
+        let mut of_kind = [0; 2];
         for (index, layer) in self.layers.iter().enumerate() {
             interrupt.check()?;
             if let Some(devices) = self.placed.of_layers() {
                 residual = residual.on(&devices[index]);
             }
             let positions = positions.of(index);
-            let at = LayerAttention { layer: index, positions, attend: &mut *attend };
+            let number = &mut of_kind[usize::from(layer.is_recurrent())];
+            let at = LayerAttention { layer: *number, positions, attend: &mut *attend };
+            *number += 1;
             residual = layer.forward(residual, at)?;
             interrupt.count(count, index + 1, layers);
         }
@@ -91,6 +97,14 @@ impl Decoder {
         self
     }
 
+    /// What each layer has, in the order that a cache counts layers in: those of attention first.
+    pub(crate) fn in_order_of_cache<T: Clone>(&self, of_layers: &[T]) -> Arc<[T]> {
+        let all = || self.layers.iter().zip(of_layers);
+        let attends = all().filter(|(layer, _)| !layer.is_recurrent());
+        let others = all().filter(|(layer, _)| layer.is_recurrent());
+        attends.chain(others).map(|(_, of_layer)| of_layer.clone()).collect()
+    }
+
     /// The linear layers, by their paths.
     pub(crate) fn projections(&mut self) -> Projections<'_> {
         let layers = self.layers.iter_mut().enumerate();
@@ -99,10 +113,10 @@ impl Decoder {
             .collect()
     }
 
-    /// The weights of each layer's output projection, `[heads * value_dim, hidden_size]`, where
-    /// `value_dim` is that of a cache; quantized ones expanded to `dtype`.
+    /// The weights of the output projection of each layer of attention, `[heads * value_dim,
+    /// hidden_size]`, where `value_dim` is that of a cache; quantized ones expanded to `dtype`.
     pub(crate) fn output_projections(&self, dtype: DType) -> Vec<Tensor<2>> {
-        self.layers.iter().map(|layer| layer.output_weight(dtype)).collect()
+        self.layers.iter().filter_map(|layer| layer.output_weight(dtype)).collect()
     }
 
     /// The sinks of each layer, if its attention has some.
@@ -157,10 +171,14 @@ impl Layer {
         }
     }
 
-    fn output_weight(&self, dtype: DType) -> Tensor<2> {
+    fn is_recurrent(&self) -> bool {
+        matches!(self, Self::Blocks(inner) if inner.is_recurrent())
+    }
+
+    fn output_weight(&self, dtype: DType) -> Option<Tensor<2>> {
         match self {
             Self::Blocks(inner) => inner.output_weight(dtype),
-            Self::Falcon(inner) => inner.self_attn.o_proj.weight(dtype),
+            Self::Falcon(inner) => Some(inner.self_attn.o_proj.weight(dtype)),
         }
     }
 

@@ -1,7 +1,7 @@
 use burn::{
     module::{Module, Param},
     nn::Initializer,
-    tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData},
+    tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData, activation::sigmoid},
 };
 
 use crate::{
@@ -27,6 +27,8 @@ pub(crate) struct Experts {
     experts: Vec<GatedFeedForward>,
     /// What every token goes through beside its experts.
     shared_experts: Option<GatedFeedForward>,
+    /// How much of that a token takes, if it is not all.
+    shared_expert_gate: Option<Projection>,
     /// Added to gates for the choice of experts.
     e_score_correction_bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
@@ -39,10 +41,12 @@ impl Experts {
         let shared = |inner| GatedFeedForward::new(build, inner);
         let correction = || Initializer::Zeros.init([config.experts], build.device);
         let biased = build.config.architecture == Architecture::GptOss;
+        let gated = build.config.architecture == Architecture::Qwen3Next;
         Self {
             gate: build.linear(build.config.hidden_size, config.experts, biased),
             experts: (0..config.experts).map(expert).collect(),
             shared_experts: config.shared_intermediate_size.map(shared),
+            shared_expert_gate: gated.then(|| build.linear(build.config.hidden_size, 1, false)),
             e_score_correction_bias: config.routing.is_corrected().then(correction),
             config: config.clone(),
         }
@@ -55,7 +59,10 @@ impl Experts {
         });
         let shared = self.shared_experts.iter_mut();
         let shared = shared.flat_map(|shared| within("shared_experts", shared.projections()));
-        [("gate".into(), &mut self.gate)].into_iter().chain(experts).chain(shared).collect()
+        let shared_gate = self.shared_expert_gate.iter_mut();
+        let gates = [("gate".into(), &mut self.gate)].into_iter();
+        let gates = gates.chain(shared_gate.map(|gate| ("shared_expert_gate".into(), gate)));
+        gates.chain(experts).chain(shared).collect()
     }
 
     /// `[batch, tokens, hidden_size]` -> the same
@@ -69,6 +76,9 @@ impl Experts {
             Some(shared) => shared.forward(rows.clone())?,
             None => rows.zeros_like(),
         };
+        if let Some(gate) = &self.shared_expert_gate {
+            sum = sum * sigmoid(gate.forward(rows.clone())?);
+        }
         for (expert, routed) in self.experts.iter().zip(routed) {
             if routed.is_empty() {
                 continue;

@@ -10,6 +10,7 @@ use crate::{
         attend::LayerAttention,
         blocks::{Attention, GatedFeedForward},
         build::Build,
+        delta_net::DeltaNet,
         experts::Experts,
         latent::LatentAttention,
         merged::{MergedAttention, MergedFeedForward},
@@ -41,7 +42,7 @@ impl BlockLayer {
         let (before, behind) = (norms != Norms::Behind, norms != Norms::Before);
         Self {
             input_layernorm: norm(before),
-            self_attn: SelfAttention::new(build),
+            self_attn: SelfAttention::new(build, layer),
             attention_output_norm: norm(behind),
             post_attention_layernorm: norm(before),
             mlp: FeedForward::new(build, layer),
@@ -78,12 +79,18 @@ impl BlockLayer {
     }
 
     /// See [`Decoder::output_projections`](super::decoder::Decoder::output_projections).
-    pub(crate) fn output_weight(&self, dtype: DType) -> Tensor<2> {
+    pub(crate) fn output_weight(&self, dtype: DType) -> Option<Tensor<2>> {
         match &self.self_attn {
-            SelfAttention::Separate(attention) => attention.o_proj.weight(dtype),
-            SelfAttention::Merged(attention) => attention.o_proj.weight(dtype),
-            SelfAttention::Latent(attention) => attention.output_weight(dtype),
+            SelfAttention::Separate(attention) => Some(attention.o_proj.weight(dtype)),
+            SelfAttention::Merged(attention) => Some(attention.o_proj.weight(dtype)),
+            SelfAttention::Latent(attention) => Some(attention.output_weight(dtype)),
+            SelfAttention::Recurrent(_) => None,
         }
+    }
+
+    /// Whether it keeps a state in place of entries.
+    pub(crate) fn is_recurrent(&self) -> bool {
+        matches!(self.self_attn, SelfAttention::Recurrent(_))
     }
 
     /// The sinks of its attention, if that has some.
@@ -91,7 +98,7 @@ impl BlockLayer {
         let sinks = match &self.self_attn {
             SelfAttention::Separate(attention) => &attention.sinks,
             SelfAttention::Merged(attention) => &attention.sinks,
-            SelfAttention::Latent(_) => return None,
+            SelfAttention::Latent(_) | SelfAttention::Recurrent(_) => return None,
         };
         Some(sinks.as_ref()?.val())
     }
@@ -109,10 +116,15 @@ pub(crate) enum SelfAttention {
     Separate(Attention),
     Merged(MergedAttention),
     Latent(LatentAttention),
+    Recurrent(DeltaNet),
 }
 
 impl SelfAttention {
-    fn new(build: Build<'_>) -> Self {
+    fn new(build: Build<'_>, layer: usize) -> Self {
+        let delta_net = build.config.delta_net.as_ref();
+        if let Some(delta_net) = delta_net.filter(|own| own.layers.contains(&layer)) {
+            return Self::Recurrent(DeltaNet::new(build, delta_net));
+        }
         if let Some(latent) = build.config.latent {
             return Self::Latent(LatentAttention::new(build, latent));
         }
@@ -127,6 +139,7 @@ impl SelfAttention {
             Self::Separate(attention) => attention.forward(x, at),
             Self::Merged(attention) => attention.forward(x, at),
             Self::Latent(attention) => attention.forward(x, at),
+            Self::Recurrent(attention) => attention.forward(x, at),
         }
     }
 
@@ -135,6 +148,7 @@ impl SelfAttention {
             Self::Separate(attention) => attention.projections(),
             Self::Merged(attention) => attention.projections(),
             Self::Latent(attention) => attention.projections(),
+            Self::Recurrent(attention) => attention.projections(),
         }
     }
 

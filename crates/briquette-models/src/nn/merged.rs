@@ -69,9 +69,9 @@ impl MergedAttention {
     }
 
     /// The same attention, if the weights of its projections are stored alike, and heads are
-    /// normalised one by one.
+    /// normalised one by one and have no gates.
     pub(crate) fn of(apart: &Attention) -> Option<Self> {
-        if apart.normalises_all {
+        if apart.normalises_all || apart.is_gated {
             return None;
         }
         let Attention { q_proj, k_proj, v_proj, .. } = apart;

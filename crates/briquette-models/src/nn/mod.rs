@@ -4,6 +4,8 @@ pub(crate) mod attend;
 pub(crate) mod blocks;
 pub(crate) mod build;
 pub(crate) mod decoder;
+pub(crate) mod delta_net;
+mod delta_rule;
 pub(crate) mod embedding;
 pub(crate) mod experts;
 pub(crate) mod latent;

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Tensor};
 
+use super::recurrent::RecurrentShape;
 use crate::{
     Budget, CacheShape, Error, LayerShape, Policy, PrefillCompression, Result, Schedule, check,
     ops::{Ops, Scoring, best},
@@ -27,7 +28,8 @@ pub struct CacheConfig {
     /// Number of positions that a query sees in each layer, its own and those before; `None` is
     /// all.
     pub windows: Option<Arc<[Option<usize>]>>,
-    /// The device of each layer; `None` is that of the cache for all.
+    /// The device of each layer of attention, and behind them of each recurrent one; `None` is that
+    /// of the cache for all.
     pub devices: Option<Arc<[Device]>>,
     /// Number of channels of a value; `None` is that of a key.
     pub value_dim: Option<usize>,
@@ -35,6 +37,8 @@ pub struct CacheConfig {
     pub values_in_keys: bool,
     /// The dimensions of each layer; `None` is those of the cache.
     pub layer_shapes: Option<Arc<[LayerShape]>>,
+    /// The states of recurrent layers, which the shape of the cache does not count.
+    pub recurrent_layers: Option<Arc<[RecurrentShape]>>,
     /// When queries, keys and values are checked for NaN and infinity.
     pub input_check: InputCheck,
     /// The output projection of each layer, `[query_heads · value_dim, hidden]`, for policies that
@@ -63,6 +67,7 @@ impl Default for CacheConfig {
             value_dim: None,
             values_in_keys: false,
             layer_shapes: None,
+            recurrent_layers: None,
             input_check: InputCheck::default(),
             output_weights: None,
             model: None,
@@ -158,7 +163,8 @@ impl CacheConfig {
     }
 
     /// Sets the device of each layer, on which its queries, keys and values will come: for models
-    /// whose layers lie on several. What a layer needs lies there too, such as its sinks.
+    /// whose layers lie on several. Those of recurrent layers come behind. What a layer needs lies
+    /// there too, such as its sinks.
     ///
     /// Policies that repeat prompts are refused, recorded steps are launched.
     pub fn with_devices(mut self, devices: Vec<Device>) -> Self {

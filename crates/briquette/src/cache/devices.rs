@@ -4,7 +4,7 @@ use burn::tensor::Device;
 
 use crate::{Error, Policy, Result, check, device::Rows};
 
-/// Where the layers of a cache lie.
+/// Where the layers of a cache lie, those of attention first.
 #[derive(Clone, Debug)]
 pub(super) struct Devices {
     /// The device of the cache, on which layers lie that have none of their own.

@@ -5,6 +5,7 @@ use super::{
     call::{answer::Answer, input::Projections},
     layer::{Earlier, Mark},
     progress::Draft,
+    update_state::NO_WAY_BACK,
 };
 use crate::{Error, Result, check, position::PositionEncoding};
 
@@ -40,12 +41,16 @@ impl KvCache {
     /// # Errors
     /// [`Error::NothingHeld`] before the first token, [`Error::PromptUnfinished`],
     /// [`Error::InvalidParameter`] for no columns, [`Error::DraftRefused`] under an
-    /// [append-only](crate::policy::AppendOnly) schedule, and where decoded tokens come to share
-    /// entries (EMS). A call of another number of columns is then refused with
-    /// [`Error::DraftColumns`].
+    /// [append-only](crate::policy::AppendOnly) schedule, where decoded tokens come to share
+    /// entries (EMS), and beside recurrent layers. A call of another number of columns is then
+    /// refused with [`Error::DraftColumns`].
     pub fn begin_decode(&mut self, columns: usize) -> Result<()> {
         check::count("columns", columns)?;
         check::columns("columns", columns)?;
+        if !self.recurrent.is_empty() {
+            let policy = self.policy.name().to_owned();
+            return Err(Error::DraftRefused { policy, reason: NO_WAY_BACK });
+        }
         if self.policy.schedule().append_only.is_some() {
             let reason = "its append-only schedule keeps the best of each group of new tokens";
             return Err(Error::DraftRefused { policy: self.policy.name().to_owned(), reason });

@@ -2,7 +2,9 @@
 
 use burn::tensor::{DType, Device, Tensor};
 
-use super::{CacheConfig, KvCache, call::compress::distinct, layer::LayerCache};
+use super::{
+    CacheConfig, KvCache, call::compress::distinct, layer::LayerCache, progress::Progress,
+};
 use crate::{
     CacheShape, Error, Policy, Result,
     ops::{Entries, Fallback, expand_clusters},
@@ -12,7 +14,7 @@ impl KvCache {
     /// Returns the number of tokens that every layer has seen, per batch row, padding not counted;
     /// empty before the first token.
     pub fn tokens_seen(&self) -> Vec<usize> {
-        let seen = self.layers.iter().map(|layer| layer.progress().seen());
+        let seen = self.all_progress().map(Progress::seen);
         seen.min_by_key(|seen| seen.iter().sum::<usize>()).unwrap_or_default().to_vec()
     }
 
@@ -20,7 +22,7 @@ impl KvCache {
     /// padding. A model that rotates the rows of a padded batch from one start begins the next call
     /// there. Empty before the first token.
     pub fn columns_seen(&self) -> Vec<usize> {
-        let seen = self.layers.iter().map(|layer| layer.progress().columns());
+        let seen = self.all_progress().map(Progress::columns);
         seen.min_by_key(|seen| seen.first().copied()).unwrap_or_default().to_vec()
     }
 
@@ -120,11 +122,13 @@ impl KvCache {
     }
 
     /// Returns the bytes that the buffers of all layers take on the device now: keys, values,
-    /// positions, statistics, queries held for scorers, and the [room](Self::bytes_spare) for
-    /// future tokens. Padding that a device adds to rows counts too (CUDA pads rows of scalars).
+    /// positions, statistics, queries held for scorers, states of recurrent layers, and the
+    /// [room](Self::bytes_spare) for future tokens. Padding that a device adds to rows counts too
+    /// (CUDA pads rows of scalars).
     pub fn bytes_held(&self) -> usize {
         let layers = self.layers.iter().enumerate();
-        layers.map(|(number, layer)| layer.bytes(self.devices.rows(number))).sum()
+        let of_layers = layers.map(|(number, layer)| layer.bytes(self.devices.rows(number)));
+        of_layers.sum::<usize>() + self.state_bytes(&self.recurrent)
     }
 
     /// Returns the bytes among [`bytes_held`](Self::bytes_held) that are free: the room for future
@@ -134,7 +138,7 @@ impl KvCache {
     }
 
     /// Returns the bytes that the keys and values of all tokens seen would take, in layers with
-    /// windows those of the tokens in them.
+    /// windows those of the tokens in them, with the states of recurrent layers.
     pub fn bytes_full(&self) -> usize {
         let CacheShape { layers, .. } = self.shape;
         let seen = self.tokens_seen();
@@ -143,7 +147,8 @@ impl KvCache {
             let tokens: usize = seen.iter().map(|&seen| seen.min(most)).sum();
             self.config.token_bytes(self.shape, layer, self.dtype()) * tokens
         };
-        (0..layers).map(of_layer).sum()
+        let states = self.config.recurrent_shapes().iter().map(|shape| shape.bytes() * seen.len());
+        (0..layers).map(of_layer).chain(states).sum()
     }
 
     /// Returns the calls that tensor operations computed in place of a kernel, by operation and
@@ -183,6 +188,12 @@ impl KvCache {
     /// cache was created with.
     pub fn device(&self) -> &Device {
         &self.devices.first
+    }
+
+    /// The progress of every layer, those of attention first.
+    fn all_progress(&self) -> impl Iterator<Item = &Progress> {
+        let recurrent = self.recurrent.iter().map(|layer| &layer.progress);
+        self.layers.iter().map(LayerCache::progress).chain(recurrent)
     }
 
     pub(super) fn layer_cache(&self, layer: usize) -> Result<&LayerCache> {

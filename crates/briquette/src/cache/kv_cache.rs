@@ -15,6 +15,7 @@ use super::{
     devices::Devices,
     layer::LayerCache,
     progress::InputSpan,
+    recurrent::RecurrentLayer,
     rollback::ActiveTransaction,
     shared_attention::SharedAttention,
 };
@@ -39,6 +40,7 @@ pub struct KvCache {
     pub(super) config: CacheConfig,
     pub(super) devices: Devices,
     pub(super) layers: Vec<LayerCache>,
+    pub(super) recurrent: Vec<RecurrentLayer>,
     /// The measures of the layers at the last prompt.
     pub(super) measures: Arc<Measures>,
     pub(super) batch: Option<usize>,
@@ -82,10 +84,15 @@ impl KvCache {
         config.check_shapes(shape, &policy)?;
         config.check()?;
         config.check_output_weights(&policy, shape)?;
-        let devices = Devices::new(device, config.devices.clone(), shape.layers);
+        let devices = Devices::new(
+            device,
+            config.devices.clone(),
+            shape.layers + config.recurrent_shapes().len(),
+        );
         devices.check(&policy)?;
         config.check_scoring(shape, |layer| devices.of(layer))?;
         config.check_windows(shape, &policy)?;
+        config.check_recurrent_layers(&policy)?;
         if let Some(dtype) = config.dtype {
             (0..shape.layers)
                 .try_for_each(|layer| check_type("the cache", dtype, devices.of(layer)))?;
@@ -93,6 +100,7 @@ impl KvCache {
         let window_policies = config.window_policies();
         let observes = |layer| policy_of(&policy, &window_policies, layer).observes();
         let layers = (0..shape.layers).map(|layer| LayerCache::new(observes(layer))).collect();
+        let recurrent = vec![RecurrentLayer::default(); config.recurrent_shapes().len()];
         Ok(Self {
             shape,
             policy,
@@ -100,6 +108,7 @@ impl KvCache {
             config,
             devices,
             layers,
+            recurrent,
             measures: Arc::default(),
             batch: None,
             first_dtype: None,
@@ -135,6 +144,7 @@ impl KvCache {
             layer.mark_prompt();
             layer.progress.begin(prompt.clone());
         }
+        self.recurrent.iter_mut().for_each(|layer| layer.begin_prompt(prompt.clone()));
         Ok(())
     }
 
@@ -146,7 +156,7 @@ impl KvCache {
     /// have changed since: a policy compressed them at a chunk or at the end of the prompt in some
     /// layers, or padding moved them. The cache is then as it was.
     pub fn abandon_prompt(&mut self) -> Result<()> {
-        if !self.layers.iter().any(|layer| layer.progress().awaits_prompt()) {
+        if !self.awaits_prompt() {
             return Ok(());
         }
         let layers = self.layers.iter().enumerate();
@@ -157,6 +167,7 @@ impl KvCache {
             rollback.remember_all(&self.layers);
         }
         self.layers = before;
+        self.recurrent = self.recurrent.iter().map(RecurrentLayer::before_prompt).collect();
         self.measures = measures_of(&self.layers);
         if self.layers.iter().all(|layer| layer.store.is_none()) {
             self.forget_batch();
@@ -171,7 +182,7 @@ impl KvCache {
             Some((layer, (arrived, declared))) => {
                 Err(Error::PromptUnfinished { layer, arrived, declared })
             }
-            None => Ok(()),
+            None => self.check_recurrent_in_step(),
         }
     }
 
@@ -296,7 +307,7 @@ impl KvCache {
     ) -> Result<A> {
         let shape = self.config.layer_shape(self.shape, layer);
         check(layer, &new, (self.shape.layers, shape), self.device_of(layer), self.batch)?;
-        self.check_step(layer)?;
+        self.check_layer_step(layer)?;
         let observes_decoded = self.policy_of(layer).observes_decoded();
         match self.layers[layer].progress().draft().filter(|_| observes_decoded) {
             Some(draft) => self.token_by_token(layer, &new, encoding, draft),
@@ -395,20 +406,52 @@ impl KvCache {
         }
         self.batch = Some(batch);
         self.first_dtype.get_or_insert(of_keys);
-        if ends_prompt && !self.layers.iter().any(|layer| layer.progress().awaits_prompt()) {
-            self.layers.iter_mut().for_each(|layer| layer.mark = None);
+        if ends_prompt {
+            self.forget_marks();
         }
         Ok(answer)
     }
 
     /// Refuses a second call of a layer before every other layer had its call.
-    fn check_step(&self, layer: usize) -> Result<()> {
+    fn check_layer_step(&self, layer: usize) -> Result<()> {
         let seen = self.layers[layer].progress().count();
         let mut layers = self.layers.iter().map(|layer| layer.progress().count()).enumerate();
         match layers.find(|&(_, others)| seen > others) {
             Some((behind, others)) => Err(Error::LayerOutOfStep { layer, seen, behind, others }),
+            None if self.recurrent.is_empty() => Ok(()),
+            None => self.check_step(&format!("layer {layer}"), seen),
+        }
+    }
+
+    /// Refuses a call of a layer that has seen so many columns, and others less.
+    pub(super) fn check_step(&self, layer: &str, seen: usize) -> Result<()> {
+        let layers = self.layers.iter().map(|layer| layer.progress().count()).enumerate();
+        let recurrent = self.recurrent.iter().map(|layer| layer.progress.count()).enumerate();
+        let mut all = layers.map(|one| ("", one)).chain(recurrent.map(|one| ("recurrent ", one)));
+        match all.find(|(_, (_, others))| seen > *others) {
+            Some((kind, (behind, others))) => Err(Error::StateOutOfStep {
+                layer: layer.to_owned(),
+                seen,
+                behind: format!("{kind}layer {behind}"),
+                others,
+            }),
             None => Ok(()),
         }
+    }
+
+    /// Whether a declared prompt has still to come, in part or whole.
+    fn awaits_prompt(&self) -> bool {
+        self.layers.iter().any(|layer| layer.progress().awaits_prompt())
+            || self.recurrent.iter().any(|layer| layer.progress.awaits_prompt())
+    }
+
+    /// Forgets what layers were before a prompt that has come in all of them.
+    pub(super) fn forget_marks(&mut self) {
+        if self.awaits_prompt() {
+            return;
+        }
+        self.layers.iter_mut().for_each(|layer| layer.mark = None);
+        self.recurrent.iter_mut().for_each(RecurrentLayer::forget_mark);
     }
 
     /// Forgets everything; the next batch may have another size.
@@ -418,6 +461,7 @@ impl KvCache {
         }
         let empty = |layer| LayerCache::new(self.policy_of(layer).observes());
         self.layers = (0..self.shape.layers).map(empty).collect();
+        self.recurrent.fill(RecurrentLayer::default());
         self.measures = Arc::default();
         self.forget_batch();
     }

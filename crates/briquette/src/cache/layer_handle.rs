@@ -52,7 +52,8 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayersTogether`] for a policy that looks at all layers: one that shares budgets out
     /// among them, or reads a profile of the model, or a memory ceiling or a budget in bytes, which
-    /// are for all layers. Otherwise those of [`with_config`](Self::with_config).
+    /// are for all layers; for a model with recurrent layers. Otherwise those of
+    /// [`with_config`](Self::with_config).
     pub fn per_layer(
         shape: CacheShape,
         policy: &Policy,
@@ -98,6 +99,9 @@ impl Policy {
         }
         if matches!(self.budget(), Some(Budget::Bytes(_))) {
             return Some("its budget in bytes is for all layers");
+        }
+        if !config.recurrent_shapes().is_empty() {
+            return Some("its recurrent layers are beside all others");
         }
         config.memory_ceiling.map(|_| "the memory ceiling is for all layers")
     }

@@ -1,6 +1,6 @@
 //! Bytes of a cache that are known before its first token.
 
-use super::KvCache;
+use super::{KvCache, recurrent::RecurrentShape};
 use crate::{
     Budget, Result,
     check::{columns, count, refuse},
@@ -40,9 +40,16 @@ impl KvCache {
             return refuse("policy", self.policy.name(), "one that keeps no more than its budget");
         }
         let layers = 0..self.shape.layers;
+        let states = self.config.recurrent_shapes().iter().zip(self.shape.layers..);
+        let of_state = |(shape, place): (&RecurrentShape, usize)| {
+            shape.bytes_on(self.devices.rows(place)).saturating_mul(rows)
+        };
+        let states = states.map(of_state);
         layers
             .map(|layer| self.layer_bytes(layer, rows, tokens))
-            .try_fold(0_usize, |sum, bytes| Ok(sum.saturating_add(bytes?)))
+            .try_fold(states.fold(0, usize::saturating_add), |sum, bytes| {
+                Ok(sum.saturating_add(bytes?))
+            })
     }
 
     fn layer_bytes(&self, layer: usize, rows: usize, tokens: usize) -> Result<usize> {

@@ -8,6 +8,7 @@ use super::{
     },
     layer::LayerCache,
     progress::{InputSpan, Phase},
+    update_state::NOT_RECORDED,
 };
 use crate::{
     Error, Policy, Result,
@@ -27,11 +28,8 @@ impl Replay for KvCache {
         if self.config.input_check.applies(false) {
             return Err(Error::stage("cache", "input check", "reads every token back"));
         }
-        if self.config.values_in_keys {
-            return Err(Error::stage("cache", "step", VALUES));
-        }
-        if self.devices.are_several() {
-            return Err(Error::stage("cache", "step", SEVERAL));
+        if let Some(reason) = self.launched_reason() {
+            return Err(Error::stage("cache", "step", reason));
         }
         if self.rotated {
             return Err(Error::stage("cache", "Rotated", "leaves positions to the model"));
@@ -60,13 +58,7 @@ impl Replay for KvCache {
     }
 
     fn fallback_reason(&self) -> Option<&'static str> {
-        if self.config.values_in_keys {
-            return Some(VALUES);
-        }
-        if self.devices.are_several() {
-            return Some(SEVERAL);
-        }
-        self.policies().find_map(reason_of)
+        self.launched_reason().or_else(|| self.policies().find_map(reason_of))
     }
 
     fn step_kind(&mut self) -> Option<u64> {
@@ -178,7 +170,7 @@ impl Replay for KvCache {
     }
 
     fn open_columns(&mut self) -> Option<usize> {
-        if self.config.values_in_keys {
+        if self.launched_reason().is_some() {
             return None;
         }
         if self.policies().all(compresses_every_token) {
@@ -239,6 +231,16 @@ fn compresses_every_token(policy: &Policy) -> bool {
 }
 
 impl KvCache {
+    /// Why no step is recorded, whatever the policy; `None` if it may be.
+    fn launched_reason(&self) -> Option<&'static str> {
+        let reasons = [
+            (self.config.values_in_keys, VALUES),
+            (!self.recurrent.is_empty(), NOT_RECORDED),
+            (self.devices.are_several(), SEVERAL),
+        ];
+        reasons.into_iter().find_map(|(holds, reason)| holds.then_some(reason))
+    }
+
     /// The policy of each layer.
     fn policies(&self) -> impl Iterator<Item = &Policy> {
         (0..self.layers.len()).map(|layer| self.policy_of(layer))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{layer::LayerCache, progress::Progress};
+use super::{layer::LayerCache, progress::Progress, recurrent::RecurrentLayer};
 use crate::view::Measures;
 
 /// State of a cache before a transaction: the progress of its layers, and the layers that have
@@ -15,6 +15,7 @@ use crate::view::Measures;
 pub(super) struct Rollback {
     progress: Vec<Progress>,
     layers: Vec<Option<LayerCache>>,
+    recurrent: Vec<RecurrentLayer>,
     measures: Arc<Measures>,
     batch: Option<usize>,
 }
@@ -22,12 +23,14 @@ pub(super) struct Rollback {
 impl Rollback {
     pub(super) fn new(
         layers: &[LayerCache],
+        recurrent: Vec<RecurrentLayer>,
         measures: Arc<Measures>,
         batch: Option<usize>,
     ) -> Self {
         Self {
             progress: layers.iter().map(|layer| layer.progress().clone()).collect(),
             layers: vec![None; layers.len()],
+            recurrent,
             measures,
             batch,
         }
@@ -63,8 +66,12 @@ impl Rollback {
         }
     }
 
-    /// Restores the layers. Returns their measures and the number of batch rows.
-    pub(super) fn restore(self, layers: &mut [LayerCache]) -> (Arc<Measures>, Option<usize>) {
+    /// Restores the layers of attention. Returns the recurrent ones, the measures and the number of
+    /// batch rows.
+    pub(super) fn restore(
+        self,
+        layers: &mut [LayerCache],
+    ) -> (Vec<RecurrentLayer>, Arc<Measures>, Option<usize>) {
         let layers = layers.iter_mut().zip(self.layers).zip(self.progress);
         for ((layer, before), progress) in layers {
             if let Some(before) = before {
@@ -72,7 +79,7 @@ impl Rollback {
             }
             layer.progress = progress;
         }
-        (self.measures, self.batch)
+        (self.recurrent, self.measures, self.batch)
     }
 }
 

@@ -4,6 +4,7 @@ use burn::tensor::{DType, Tensor};
 
 use super::{
     CacheConfig, KvCache, ceiling, kv_cache::measures_of, layer::LayerCache, progress::Progress,
+    recurrent::RecurrentLayer,
 };
 use crate::{
     Error, Policy, Result, check,
@@ -60,7 +61,8 @@ impl KvCache {
         let layers = self.layers.iter().enumerate();
         let layers = layers.map(|(number, layer)| layer.select_rows(rows, self.policy_of(number)));
         let layers = layers.collect::<Result<_>>()?;
-        self.hold_rows(layers)
+        let recurrent = self.recurrent.iter().map(|layer| layer.select_rows(rows)).collect();
+        self.hold_rows(layers, recurrent)
     }
 
     /// Appends the rows of another cache to the batch, for example a prompt that was prefilled
@@ -71,10 +73,10 @@ impl KvCache {
     ///
     /// # Errors
     /// The cache is then as it was before.
-    /// - [`Error::RowsDiffer`] for another shape, policy, model, data type, softmax scale, softcap
-    ///   or windows. Rows are compressed together: if the policy compresses at every n-th decoded
-    ///   token, n > 1, both caches must have decoded as many since the last one. If its scorer sums
-    ///   over a local window (EMS), both must have as many queries in the window.
+    /// - [`Error::RowsDiffer`] for another shape, policy, model, data type, softmax scale, softcap,
+    ///   windows or recurrent layers. Rows are compressed together: if the policy compresses at
+    ///   every n-th decoded token, n > 1, both caches must have decoded as many since the last one.
+    ///   If its scorer sums over a local window (EMS), both must have as many queries in it.
     /// - [`Error::WrongDevice`].
     /// - [`Error::PromptUnfinished`] of either cache.
     /// - [`Error::Prefix`] if either has seen nothing, if a step has not gone through all its
@@ -89,7 +91,9 @@ impl KvCache {
         let layers =
             layers.map(|(number, (own, more))| own.append_rows(more, self.policy_of(number)));
         let layers = layers.collect::<Result<_>>()?;
-        self.hold_rows(layers)
+        let recurrent = self.recurrent.iter().zip(&other.recurrent);
+        let recurrent = recurrent.map(|(own, more)| own.append_rows(more)).collect();
+        self.hold_rows(layers, recurrent)
     }
 
     /// Checks that rows of another cache would be the same in this one.
@@ -125,6 +129,7 @@ impl KvCache {
             ("windows", format!("{windows:?}"), ALIKE),
             ("value_dim", format!("{values:?}"), ALIKE),
             ("layer shapes", format!("{layer_shapes:?}"), ALIKE),
+            ("recurrent layers", format!("{:?}", self.config.recurrent_text()), ALIKE),
         ];
         // A layer with a window is never behind.
         let mut layers =
@@ -146,14 +151,15 @@ impl KvCache {
     }
 
     /// Replaces the layers by these, which hold other rows.
-    fn hold_rows(&mut self, layers: Vec<LayerCache>) -> Result<()> {
+    fn hold_rows(&mut self, layers: Vec<LayerCache>, recurrent: Vec<RecurrentLayer>) -> Result<()> {
         let of_layers = layers.iter().enumerate();
-        let needed = of_layers.map(|(number, layer)| layer.bytes(self.devices.rows(number))).sum();
+        let of_layers = of_layers.map(|(number, layer)| layer.bytes(self.devices.rows(number)));
+        let needed = of_layers.sum::<usize>() + self.state_bytes(&recurrent);
         ceiling::check(self.config.memory_ceiling, self.bytes_held(), needed)?;
         if let Some(rollback) = self.active_transaction.rollback() {
             rollback.remember_all(&self.layers);
         }
-        self.layers = layers;
+        (self.layers, self.recurrent) = (layers, recurrent);
         self.measures = measures_of(&self.layers);
         self.batch = self.layers.first().map(LayerCache::rows);
         self.positions = None;

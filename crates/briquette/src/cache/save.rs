@@ -12,6 +12,7 @@ use super::{
     layer::LayerCache,
     progress::Progress,
     queries::{log::QueryLog, window::QueryWindow},
+    recurrent::RecurrentLayer,
 };
 use crate::{
     CacheShape, Error, Policy, Prefix, Result,
@@ -52,6 +53,9 @@ impl KvCache {
         for (number, layer) in self.layers.iter().enumerate() {
             parts.put_parts(&format!("layer.{number}"), layer.save(self.policy_of(number))?);
         }
+        for (number, layer) in self.recurrent.iter().enumerate() {
+            parts.put_parts(&format!("recurrent.{number}"), layer.save()?);
+        }
         let [values, layer_shapes] = self.config.shape_texts();
         let header = Header {
             model: self.config.model.clone(),
@@ -66,6 +70,7 @@ impl KvCache {
             windows: self.config.windows.as_ref().map(|windows| format!("{windows:?}")),
             values,
             layer_shapes,
+            recurrent_layers: self.config.recurrent_text(),
             tokens_seen: self.tokens_seen(),
             tokens_kept: layers.map(|layer| self.tokens_kept(layer)).collect::<Result<_>>()?,
             bytes_held: self.bytes_held(),
@@ -121,6 +126,11 @@ impl KvCache {
             cache.layers[layer] =
                 LayerCache::restore(of_layer, &seen, cache.policy_of(layer), options)?;
         }
+        for (number, shape) in cache.config.recurrent_shapes().iter().enumerate() {
+            let of_layer = parts.take_parts(&format!("recurrent.{number}"));
+            let device = cache.devices.of(cache.shape.layers + number);
+            cache.recurrent[number] = RecurrentLayer::restore(of_layer, &seen, *shape, device)?;
+        }
         parts.finish()?;
         cache.measures = measures_of(&cache.layers);
         cache.batch = Some(seen.len());
@@ -143,7 +153,10 @@ impl KvCache {
                 return Err(PrefixError::LayersApart { layer, found, first }.into());
             }
         }
-        if first.is_empty() { Err(PrefixError::Empty.into()) } else { Ok(()) }
+        if first.is_empty() {
+            return Err(PrefixError::Empty.into());
+        }
+        self.check_recurrent_in_step()
     }
 }
 
@@ -172,6 +185,7 @@ fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConf
         ("the windows of layers", header.windows.clone(), windows),
         ("the value_dim", header.values.clone(), values),
         ("the shapes of layers", header.layer_shapes.clone(), layer_shapes),
+        ("the recurrent layers", header.recurrent_layers.clone(), config.recurrent_text()),
     ] {
         if found != given {
             let [found, given] = [found, given].map(|it| it.unwrap_or_else(|| "none".to_owned()));

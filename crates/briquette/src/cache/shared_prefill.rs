@@ -84,6 +84,9 @@ impl<'a> SharedPrefill<'a> {
             if cache.config.values_in_keys {
                 return refused(number, "its values are in its keys".into());
             }
+            if !cache.recurrent.is_empty() {
+                return refused(number, "it has recurrent layers".into());
+            }
             if cache.shape != first.shape {
                 return refused(number, format!("it is {:?}, not {:?}", cache.shape, first.shape));
             }

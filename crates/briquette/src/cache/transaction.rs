@@ -66,12 +66,16 @@ impl KvCache {
         &mut self,
         calls: impl FnOnce(&mut Self) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        let rollback = Rollback::new(&self.layers, self.measures.clone(), self.batch);
+        let (recurrent, measures) = (self.recurrent.clone(), self.measures.clone());
+        let rollback = Rollback::new(&self.layers, recurrent, measures, self.batch);
         let outer = self.active_transaction.begin(rollback);
         let result = calls(self);
         if let Some(rollback) = self.active_transaction.end(outer) {
             match (&result, self.active_transaction.rollback()) {
-                (Err(_), _) => (self.measures, self.batch) = rollback.restore(&mut self.layers),
+                (Err(_), _) => {
+                    (self.recurrent, self.measures, self.batch) =
+                        rollback.restore(&mut self.layers);
+                }
                 (Ok(_), Some(outer)) => outer.absorb(*rollback),
                 (Ok(_), None) => {}
             }

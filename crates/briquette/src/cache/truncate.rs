@@ -24,6 +24,9 @@ impl KvCache {
     /// [`Policy::full`](Policy::full) to any column. A store that has packed tokens goes back to
     /// these.
     ///
+    /// Where there are [recurrent layers](crate::CacheConfig::with_recurrent_layers) no column is
+    /// taken back.
+    ///
     /// The cache is then as if the columns had not come, except under a policy that compresses
     /// decoded tokens: what it has dropped for a draft stays dropped.
     ///
@@ -45,7 +48,8 @@ impl KvCache {
         let least = layers.map(|(number, layer)| {
             seen - layer.reversible(self.policy_of(number).observes_decoded())
         });
-        let least = least.max();
+        // A state is not told from which token what came.
+        let least = if self.recurrent.is_empty() { least.max() } else { Some(seen) };
         if let Some(least) = least.filter(|&least| least > columns) {
             return Err(Error::TruncateTooFar { columns, least });
         }

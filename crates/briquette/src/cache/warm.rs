@@ -83,6 +83,9 @@ impl KvCache {
             let (policy, config) = (self.policy.clone(), self.config.clone());
             let mut cache = Self::with_config(self.shape, policy, config, self.device())?;
             for columns in [prompt].into_iter().chain([1; WarmUp::DECODED]) {
+                for layer in 0..self.config.recurrent_shapes().len() {
+                    cache.update_state(layer, [rows, columns], |state, _| Ok(((), state)))?;
+                }
                 for layer in 0..self.shape.layers {
                     cache.attend_to_zeros(layer, [rows, columns], dtype, encoding)?;
                 }

@@ -35,6 +35,9 @@ pub(crate) struct Header {
     /// The dimensions of the layers, if they are not those of the shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) layer_shapes: Option<String>,
+    /// The dimensions of the states of recurrent layers, if there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) recurrent_layers: Option<String>,
     pub(crate) tokens_seen: Vec<usize>,
     /// Tokens kept, `[layer][row]`, those of the longest head.
     pub(crate) tokens_kept: Vec<Vec<usize>>,
@@ -100,6 +103,7 @@ mod tests {
             windows: None,
             values: None,
             layer_shapes: None,
+            recurrent_layers: None,
             tokens_seen: Vec::new(),
             tokens_kept: Vec::new(),
             bytes_held: 0,
