@@ -21,10 +21,10 @@ use crate::{
         build::Build,
         decoder::Decoder,
         latent::READ_BY_HEADS,
+        numbers::numbers,
         positions::Positions,
         projection::{Projection, Projections, within},
     },
-    weight_plan::numbers,
 };
 
 /// A causal language model: token embedding, decoder layers of its

@@ -12,6 +12,7 @@ pub(crate) mod latent;
 pub(crate) mod layer;
 pub(crate) mod linear;
 pub(crate) mod merged;
+pub(crate) mod numbers;
 pub(crate) mod positions;
 pub(crate) mod projection;
 pub(crate) mod quantized_linear;
