@@ -203,7 +203,7 @@ fn a_sliding_window_does_not_end_the_context() {
     let in_cache = Policy::streaming_llm(Budget::Tokens(16));
     for name in ["mistral-window", "gemma2", "gemma3"] {
         let model = load(name);
-        assert_eq!(model.config().sliding_window, Some(16), "{name}");
+        assert_eq!(model.config().sliding_window, Some(16.into()), "{name}");
         assert_eq!(model.context(&Policy::full()), Some(256), "{name}");
         // Windowed layers encode positions where tokens were written.
         assert_eq!(model.context(&in_cache), Some(256), "{name}");

@@ -12,7 +12,7 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use briquette::CacheShape;
+use briquette::{CacheShape, ops::Window};
 
 use crate::{
     Activation, Architecture, Error, ExpertsConfig, LatentConfig, Result,
@@ -75,9 +75,8 @@ pub struct ModelConfig {
     /// Tokens of context: that of the file, or the context of the first training where frequencies
     /// change beyond it. [`with_context`](Self::with_context) chooses another.
     pub max_position_embeddings: usize,
-    /// The tokens that a query of a windowed layer sees, itself included; `None` if no layer has a
-    /// window.
-    pub sliding_window: Option<usize>,
+    /// The tokens that a query of a windowed layer sees; `None` if no layer has a window.
+    pub sliding_window: Option<Window>,
     /// The layers that have the window. Where a file names a window that no layer of the
     /// architecture has, this is empty and texts end with the window.
     pub sliding_layers: BTreeSet<usize>,
@@ -195,7 +194,7 @@ impl ModelConfig {
     pub fn longest_context(&self) -> usize {
         let longest = self.rope.scaling.longest().unwrap_or(self.max_position_embeddings);
         let end = self.sliding_window.filter(|_| self.sliding_layers.is_empty());
-        longest.min(end.unwrap_or(usize::MAX))
+        longest.min(end.map_or(usize::MAX, Window::size))
     }
 
     /// Numbers of layers and heads, and the width of a head, for a cache of this model.
@@ -331,13 +330,13 @@ impl ModelConfig {
             }
             _ => {}
         }
-        let sliding_window = window.filter(|_| !sliding_layers.is_empty());
+        let sliding_window = window.filter(|_| !sliding_layers.is_empty()).map(Window::Sliding);
         Ok(Self { sliding_window, sliding_layers, ..self })
     }
 
     /// The same with texts that end with the window, within which no layer needs one.
     pub(crate) fn within_window(self) -> Self {
-        let longest = self.sliding_window.unwrap_or(self.max_position_embeddings);
+        let longest = self.sliding_window.map_or(usize::MAX, Window::size);
         Self {
             max_position_embeddings: self.max_position_embeddings.min(longest),
             sliding_layers: BTreeSet::new(),

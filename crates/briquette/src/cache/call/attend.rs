@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Result,
     cache::{context::Context, shared_attention::Asked},
-    ops::{AttentionOutput, ClusterTable, Entries, Ops, Scoring, Visibility},
+    ops::{AttentionOutput, ClusterTable, Entries, Ops, Scoring, Visibility, Window},
     policy::PositionMode,
     position::{Encode, encode},
     store::{Store, StoreQuery, attend_entries},
@@ -60,11 +60,15 @@ pub(super) fn asked(
 /// that kernels take the call.
 fn scoring_of_call(context: Context<'_>, input: &LayerInput) -> Scoring {
     let scoring = context.scoring();
-    let hides = |&window: &usize| {
-        // The newest tokens are held, so that as few as a window are in that of one query.
-        let is_in_it = |counts: &[usize]| counts.iter().all(|&count| count <= window);
+    let hides = |window: &Window| {
+        let is_in_it = |counts: &[usize]| counts.iter().all(|&count| count <= window.size());
         let is_whole = is_in_it(input.span.seen());
-        !(is_whole || input.is_one_query() && is_in_it(&input.held))
+        match window {
+            // The newest tokens are held, so that as few as a window are in that of one query.
+            Window::Sliding(_) => !(is_whole || input.is_one_query() && is_in_it(&input.held)),
+            // Steps that are recorded in the first chunk go on behind it.
+            Window::Chunk(_) => !(is_whole && input.span.phase.is_prompt()),
+        }
     };
     Scoring { window: scoring.window.filter(hides), ..scoring }
 }
