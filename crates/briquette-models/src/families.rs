@@ -45,7 +45,7 @@ fn texts(architecture: Architecture) -> (&'static str, &'static str) {
         Architecture::Mixtral => ("Mixtral 8x7B, 8x22B", "experts"),
         Architecture::Gemma2 => ("Gemma 2", "norms behind blocks too, capped scores, windows"),
         Architecture::Gemma3 => {
-            ("Gemma 3 1B, text models", "norms behind blocks too, two rotary embeddings, windows")
+            ("Gemma 3, text part", "norms behind blocks too, two rotary embeddings, windows")
         }
         Architecture::Olmo2 => ("OLMo 2", "norms behind blocks, norms over all heads"),
         Architecture::Olmo3 => ("OLMo 3", "OLMo 2's, windows"),
@@ -56,5 +56,8 @@ fn texts(architecture: Architecture) -> (&'static str, &'static str) {
             ("DeepSeek V3 and R1 in bf16", "latent attention, experts of the best groups")
         }
         Architecture::GptOss => ("gpt-oss-20b, -120b", "sinks, windows, experts in MXFP4"),
+        Architecture::Llama4 => {
+            ("Llama 4, text part", "chunks, queries scaled by position, experts of weighed input")
+        }
     }
 }

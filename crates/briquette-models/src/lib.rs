@@ -51,6 +51,7 @@ mod weight_plan;
 pub use architecture::Architecture;
 pub use checkpoint::source::{is_gguf, parts_of};
 pub use config::activation::Activation;
+pub use config::attn_temperature::AttnTemperature;
 pub use config::experts_config::ExpertsConfig;
 pub use config::latent_config::LatentConfig;
 pub use config::model_config::{ModelConfig, QkNorm};

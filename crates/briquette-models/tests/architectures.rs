@@ -19,7 +19,7 @@ use common::{
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
-const CHECKPOINTS: [&str; 27] = [
+const CHECKPOINTS: [&str; 29] = [
     "llama",
     "llama-linear",
     "llama-dynamic",
@@ -47,6 +47,8 @@ const CHECKPOINTS: [&str; 27] = [
     "deepseek-v3",
     "gpt-oss",
     "gpt-oss-mxfp4",
+    "llama4",
+    "gemma3-multimodal",
 ];
 const VOCABULARY: usize = 96;
 

@@ -96,6 +96,28 @@ impl SharedKeys {
         layers: usize,
         otherwise: impl Fn(&usize) -> bool,
     ) -> Result<BTreeSet<usize>> {
+        let supported = "full_attention and sliding_attention";
+        self.local_layers("sliding_attention", supported, layers, otherwise)
+    }
+
+    /// The layers that attend in chunks, likewise.
+    pub(crate) fn chunked_layers(
+        &self,
+        layers: usize,
+        otherwise: impl Fn(&usize) -> bool,
+    ) -> Result<BTreeSet<usize>> {
+        let supported = "full_attention and chunked_attention";
+        self.local_layers("chunked_attention", supported, layers, otherwise)
+    }
+
+    /// The layers of this kind, of which there may be beside full ones.
+    fn local_layers(
+        &self,
+        local: &str,
+        supported: &'static str,
+        layers: usize,
+        otherwise: impl Fn(&usize) -> bool,
+    ) -> Result<BTreeSet<usize>> {
         let Some(types) = &self.layer_types else {
             return Ok((0..layers).filter(otherwise).collect());
         };
@@ -103,20 +125,17 @@ impl SharedKeys {
             let must_be = format!("num_hidden_layers = {layers}");
             return Err(invalid("the length of layer_types", types.len(), must_be));
         }
-        let mut sliding = BTreeSet::new();
+        let mut found = BTreeSet::new();
         for (layer, kind) in types.iter().enumerate() {
             match kind.as_str() {
                 "full_attention" => {}
-                "sliding_attention" => {
-                    sliding.insert(layer);
+                kind if kind == local => {
+                    found.insert(layer);
                 }
-                other => {
-                    let supported = "full_attention and sliding_attention";
-                    return Err(unsupported("layer_types", other, supported));
-                }
+                other => return Err(unsupported("layer_types", other, supported)),
             }
         }
-        Ok(sliding)
+        Ok(found)
     }
 }
 

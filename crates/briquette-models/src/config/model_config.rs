@@ -15,7 +15,7 @@ use std::{collections::BTreeSet, path::Path};
 use briquette::{CacheShape, ops::Window};
 
 use crate::{
-    Activation, Architecture, Error, ExpertsConfig, LatentConfig, Result,
+    Activation, Architecture, AttnTemperature, Error, ExpertsConfig, LatentConfig, Result,
     architecture::Defaults,
     checkpoint::{
         gguf::{self, Gguf},
@@ -27,6 +27,7 @@ use crate::{
         quantization,
         rope::RopeConfig,
         rope_keys::RopeKeys,
+        text_part,
     },
     json::{parse, read_text},
     setting::{check_positive, check_positive_number, invalid, unsupported},
@@ -41,6 +42,8 @@ pub enum QkNorm {
     Heads,
     /// All heads of a token together (OLMo 2).
     All,
+    /// Each head by itself, without weights, in layers that encode positions (Llama 4).
+    Unweighted,
 }
 
 /// The dimensions and settings of a model: what `config.json` says, with the defaults of its
@@ -70,7 +73,7 @@ pub struct ModelConfig {
     pub rope: RopeConfig,
     /// The rotary position embedding of the layers in `sliding_layers`, if it is another (Gemma 3).
     pub local_rope: Option<RopeConfig>,
-    /// The layers that do not encode positions (SmolLM3).
+    /// The layers that do not encode positions (SmolLM3, Llama 4).
     pub layers_without_rope: BTreeSet<usize>,
     /// Tokens of context: that of the file, or the context of the first training where frequencies
     /// change beyond it. [`with_context`](Self::with_context) chooses another.
@@ -98,6 +101,8 @@ pub struct ModelConfig {
     pub experts: Option<ExpertsConfig>,
     /// Latent attention, if it has that.
     pub latent: Option<LatentConfig>,
+    /// What scales the queries of layers that do not encode positions.
+    pub attn_temperature: Option<AttnTemperature>,
     /// Factor of query-key products; `None` is `1 / √head_dim`.
     pub softmax_scale: Option<f64>,
     /// Factor of the embeddings (Gemma, Granite).
@@ -112,6 +117,9 @@ pub struct ModelConfig {
     pub final_logit_softcapping: Option<f64>,
     /// The token a text begins with.
     pub bos_token_id: Option<u32>,
+    /// Whether it is the text part of a model that sees more than text, whose other tensors are
+    /// left out.
+    pub is_text_part: bool,
     /// The tokens that end a text.
     pub eos_token_ids: Vec<u32>,
     /// The token that fills a padded column.
@@ -210,6 +218,11 @@ impl ModelConfig {
     fn parse(text: &str, origin: &str) -> Result<Self> {
         // The architecture comes first: another one need not have the keys read below.
         let Family { model_type } = parse(text, origin)?;
+        if let Some(architecture) = Architecture::of_text_in(&model_type) {
+            let config = text_part::read(architecture, text, origin)?;
+            config.check()?;
+            return Ok(config);
+        }
         let Some(architecture) = Architecture::named(&model_type) else {
             let found = shown(model_type);
             return Err(Error::ModelType { found, known: Architecture::names() });
@@ -304,12 +317,14 @@ impl ModelConfig {
             swiglu_limit: None,
             experts: None,
             latent: None,
+            attn_temperature: None,
             softmax_scale: None,
             embedding_multiplier: None,
             residual_multiplier: None,
             logits_scaling: None,
             attn_logit_softcapping: None,
             final_logit_softcapping: None,
+            is_text_part: false,
             bos_token_id: file.bos_token_id.and_then(token),
             eos_token_ids: file.eos_token_id.as_ref().map_or_else(Vec::new, TokenIds::tokens),
             pad_token_id: file.pad_token_id.and_then(token),

@@ -41,7 +41,7 @@ impl BlockLayer {
         let (before, behind) = (norms != Norms::Behind, norms != Norms::Before);
         Self {
             input_layernorm: norm(before),
-            self_attn: SelfAttention::new(build),
+            self_attn: SelfAttention::new(build, layer),
             attention_output_norm: norm(behind),
             post_attention_layernorm: norm(before),
             mlp: FeedForward::new(build, layer),
@@ -112,13 +112,13 @@ pub(crate) enum SelfAttention {
 }
 
 impl SelfAttention {
-    fn new(build: Build<'_>) -> Self {
+    fn new(build: Build<'_>, layer: usize) -> Self {
         if let Some(latent) = build.config.latent {
             return Self::Latent(LatentAttention::new(build, latent));
         }
         match build.config.architecture {
             Architecture::Phi3 => Self::Merged(MergedAttention::new(build)),
-            _ => Self::Separate(Attention::new(build)),
+            _ => Self::Separate(Attention::new(build, layer)),
         }
     }
 

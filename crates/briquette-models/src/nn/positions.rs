@@ -22,7 +22,10 @@ impl Positions {
             Some(rope) => rotary(rope)?,
             None => global.clone(),
         };
-        let none: Arc<dyn PositionEncoding> = Arc::new(NoPositionEncoding);
+        let none: Arc<dyn PositionEncoding> = match config.attn_temperature {
+            Some(temperature) => Arc::new(temperature),
+            None => Arc::new(NoPositionEncoding),
+        };
         let of = |layer| {
             let without = config.layers_without_rope.contains(&layer);
             let local = config.sliding_layers.contains(&layer).then_some(&local);

@@ -11,7 +11,7 @@ use crate::{
     cache::{context::Context, shared_attention::Asked},
     ops::{AttentionOutput, ClusterTable, Entries, Ops, Scoring, Visibility, Window},
     policy::PositionMode,
-    position::{Encode, encode},
+    position::{Encode, encode_queries},
     store::{Store, StoreQuery, attend_entries},
 };
 
@@ -51,7 +51,7 @@ pub(super) fn asked(
             let positions = CachePositions::new(context, input, all);
             let ranks = encode.map(|keys| &keys.positions);
             let positions = positions.of_newest(ranks).unwrap_or_else(|| positions.of_new(input));
-            self::encode(encoding, queries, positions, input.end, config.ops.as_ref())
+            encode_queries(encoding, queries, positions, input.end, config.ops.as_ref())
         }
     }
 }
