@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use briquette::{
-    CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, SharedPrefill,
-    ops::Window, position::NoPositionEncoding, state::Replay,
+    CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, SharedPrefill, ops::Window,
+    position::NoPositionEncoding, state::Replay,
 };
 use briquette_kernels::supports;
 use briquette_tests::{

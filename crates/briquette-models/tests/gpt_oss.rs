@@ -62,7 +62,10 @@ fn a_file_without_keys_is_the_larger_model() {
     assert_eq!((sizes, config.vocab_size), ((2880, 2880, 36), 201_088));
     let experts = config.experts.unwrap();
     assert_eq!((experts.experts, experts.experts_per_token), (128, 4));
-    assert_eq!((config.sliding_window.map(Window::size), config.sliding_layers.len()), (Some(128), 18));
+    assert_eq!(
+        (config.sliding_window.map(Window::size), config.sliding_layers.len()),
+        (Some(128), 18)
+    );
     assert!(config.sliding_layers.contains(&0) && !config.sliding_layers.contains(&1));
     assert_eq!((config.attention_bias, config.swiglu_limit), (true, Some(7.0)));
     assert_eq!((config.rope.theta, config.max_position_embeddings), (150_000.0, 131_072));

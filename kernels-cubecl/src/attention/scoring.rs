@@ -221,10 +221,6 @@ impl ScoreArgs {
     /// window.
     pub(crate) fn end_of_sight(&self, position: usize, #[comptime] kinds: ScoreKinds) -> usize {
         let window = self.window as usize;
-        if comptime!(kinds.chunks) {
-            (position / window + 1) * window
-        } else {
-            position + window
-        }
+        if comptime!(kinds.chunks) { (position / window + 1) * window } else { position + window }
     }
 }

@@ -219,9 +219,11 @@ impl ModelConfig {
         // The architecture comes first: another one need not have the keys read below.
         let Family { model_type } = parse(text, origin)?;
         if let Some(architecture) = Architecture::of_text_in(&model_type) {
-            let config = text_part::read(architecture, text, origin)?;
+            let text = text_part::keys_of(architecture, text, origin)?;
+            let origin = format!("{origin}, text_config");
+            let config = architecture.read(&Keys::parse(&text, &origin)?)?;
             config.check()?;
-            return Ok(config);
+            return Ok(Self { is_text_part: true, ..config });
         }
         let Some(architecture) = Architecture::named(&model_type) else {
             let found = shown(model_type);

@@ -2,8 +2,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::{
-    Architecture, ModelConfig, Result,
-    config::keys::{Family, Keys},
+    Architecture, Result,
     json::parse,
     setting::{contradiction, invalid, unsupported},
 };
@@ -17,35 +16,28 @@ struct Parts {
 }
 
 /// Keys that may stand beside the text part, where they go before its own.
-const BESIDE: [&str; 5] = [
-    "tie_word_embeddings",
-    "quantization_config",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-];
+const BESIDE: [&str; 5] =
+    ["tie_word_embeddings", "quantization_config", "bos_token_id", "eos_token_id", "pad_token_id"];
 
-/// Reads the text part of such a file.
-pub(super) fn read(architecture: Architecture, text: &str, origin: &str) -> Result<ModelConfig> {
+/// Returns the keys of the text part of such a file, as a file of their own.
+pub(super) fn keys_of(architecture: Architecture, text: &str, origin: &str) -> Result<String> {
     let Parts { text_config, whole } = parse(text, origin)?;
     let Some(mut own) = text_config else {
         return Err(invalid("text_config", "absent", "given for this model type"));
     };
-    let beside = whole.into_iter().filter(|(key, value)| {
-        BESIDE.contains(&key.as_str()) && !value.is_null()
-    });
-    own.extend(beside);
+    let stands =
+        |(key, value): &(String, Value)| BESIDE.contains(&key.as_str()) && !value.is_null();
+    own.extend(whole.into_iter().filter(stands));
     let expected = architecture.model_type();
-    own.entry("model_type").or_insert_with(|| expected.into());
-    let (text, origin) = (Value::from(own).to_string(), format!("{origin}, text_config"));
-    let Family { model_type } = parse(&text, &origin)?;
-    if model_type != expected {
-        return Err(contradiction("model_type of text_config", model_type, "model_type", expected));
+    let found = own.entry("model_type").or_insert_with(|| expected.into());
+    if found != expected {
+        let found = found.to_string();
+        return Err(contradiction("model_type of text_config", found, "model_type", expected));
     }
-    let config = architecture.read(&Keys::parse(&text, &origin)?)?;
     // `transformers` does not look at the cap of Gemma 3 here, which published files do not have.
-    if let (Some(cap), Architecture::Gemma3) = (config.final_logit_softcapping, architecture) {
+    let cap = own.get("final_logit_softcapping").filter(|cap| !cap.is_null());
+    if let (Some(cap), Architecture::Gemma3) = (cap, architecture) {
         return Err(unsupported("final_logit_softcapping", cap, "null beside other parts"));
     }
-    Ok(ModelConfig { is_text_part: true, ..config })
+    Ok(Value::from(own).to_string())
 }
