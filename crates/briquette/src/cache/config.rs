@@ -226,8 +226,8 @@ impl CacheConfig {
         check::refuse("windows", found, "given to a policy that goes layer by layer")
     }
 
-    /// The policy of each layer with a window, which keeps the tokens that the next one sees, or may
-    /// see: those of a chunk that has ended go one by one.
+    /// The policy of each layer with a window, which keeps the tokens that the next one may see:
+    /// those of a chunk that has ended go one by one.
     pub(super) fn window_policies(&self) -> Arc<[Option<Policy>]> {
         let schedule = Schedule::always(1).with_prefill(PrefillCompression::EveryChunk);
         let of_window = |window: Window| {

@@ -149,7 +149,8 @@ pub(crate) fn encode_queries(
     }
 }
 
-/// Encodes queries and keys as [`encode_queries`] and [`encode`] do; positions are `[batch, 1, tokens]`.
+/// Encodes queries as [`encode_queries`] does, and keys as [`encode`]; positions are
+/// `[batch, 1, tokens]`.
 pub(crate) fn encode_both(
     encoding: &dyn PositionEncoding,
     (queries, keys): (Tensor<4>, Tensor<4>),
