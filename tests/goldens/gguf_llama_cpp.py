@@ -9,6 +9,7 @@ import io
 import json
 import math
 import random
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -107,6 +108,22 @@ def tokenizers():
     return dict(texts=texts(), tokens=found)
 
 
+def byte_pairs():
+    """The vocabulary that gguf_files.py wrote, cut as gpt-oss cuts texts."""
+    rule = {"tokenizer.ggml.pre": "gpt-4o"}
+    model = Llama(str(OUT / "vocabulary.gguf"), vocab_only=True, verbose=False, kv_overrides=rule)
+    tokens = [model.tokenize(text.encode(), add_bos=True, special=True) for text in CASES]
+    return dict(texts=CASES, tokens=tokens)
+
+
+# Capitals, contractions, digits, paths and ends of lines.
+CASES = [
+    "", "HTTPServer getURL iPhone McDonald XMLHttpRequest2Stream", "She's they'RE I'd WE'LL don't O'Brien rock'n'roll",
+    "1234567 12 3 4.5e-10 v2.0", "a/b//c /usr/bin/\n//\n\n next", "  spaces\t\ttabs\n\n  \nend  ", "fn main() { println!(\"{}\", 0x1F); }",
+    "größe naïve café", "東京 и москва 🙂!", "<|begin_of_text|>one\r\ntwo<|end_of_text|>", "SHOUTING and Whispering, McGee's",
+]
+
+
 # --- models ---
 
 CONTEXT = 256
@@ -150,14 +167,14 @@ class Random:
         if head:
             self.writer.add_tensor("output.weight", rows().astype(np.float32))
 
-    def attention(self, layer):
+    def attention(self, layer, after="ffn_norm"):
         at = f"blk.{layer}"
         self.norm(f"{at}.attn_norm", self.hidden)
         self.matrix(f"{at}.attn_q", self.queries, self.hidden, size=2)
         self.matrix(f"{at}.attn_k", self.keys, self.hidden, size=2)
         self.matrix(f"{at}.attn_v", self.keys, self.hidden, size=2)
         self.matrix(f"{at}.attn_output", self.hidden, self.queries, size=2)
-        self.norm(f"{at}.ffn_norm", self.hidden)
+        self.norm(f"{at}.{after}", self.hidden)
 
     def feed_forward(self, layer, experts=()):
         at, kind = f"blk.{layer}", "_exps" if experts else ""
@@ -249,11 +266,59 @@ def gemma3(path):
     return model
 
 
+def gpt_oss(path, expanded=False):
+    """Sinks, biases and experts in MXFP4, or the numbers of these."""
+    model = Random(path, "gpt-oss", 3, heads=4, kv_heads=2, inner=32)
+    writer, experts = model.writer, 4
+    writer.add_key_length(16)
+    writer.add_value_length(16)
+    writer.add_rope_freq_base(150_000.0)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(4.0)
+    writer.add_rope_scaling_orig_ctx_len(CONTEXT // 4)
+    writer.add_sliding_window(16)
+    writer.add_expert_count(experts)
+    writer.add_expert_used_count(2)
+    writer.add_expert_feed_forward_length(32)
+    bias = lambda name, *shape: writer.add_tensor(f"{name}.bias", model.draw.normal(0, 0.2, shape).astype(np.float32))
+    kind = gguf.GGMLQuantizationType.MXFP4
+    model.embeddings()
+    for layer in range(3):
+        at = f"blk.{layer}"
+        model.attention(layer, after="post_attention_norm")
+        for part, width in dict(q=model.queries, k=model.keys, v=model.keys, output=model.hidden).items():
+            bias(f"{at}.attn_{part}", width)
+        writer.add_tensor(f"{at}.attn_sinks.weight", model.draw.normal(1, 1, 4).astype(np.float32))
+        model.matrix(f"{at}.ffn_gate_inp", experts, model.hidden, size=4)
+        bias(f"{at}.ffn_gate_inp", experts)
+        for part in ["gate", "up", "down"]:
+            numbers = model.draw.normal(0, 2 / math.sqrt(32), (experts, 32, 32)).astype(np.float32)
+            blocks, name = gguf.quants.quantize(numbers, kind), f"{at}.ffn_{part}_exps.weight"
+            if expanded:
+                writer.add_tensor(name, gguf.quants.dequantize(blocks, kind).astype(np.float32))
+            else:
+                writer.add_tensor(name, blocks, raw_dtype=kind)
+            bias(f"{at}.ffn_{part}_exps", experts, 32)
+    return model
+
+
 def greedy(path, context):
     """The answer whose smallest gap between the best and the second logit is the widest, of those that end nothing and are no loop."""
+    return max(answers(path, context), key=lambda one: one["smallest_gap"])
+
+
+def greedy_expanded(path, make):
+    """That of the same weights in F32: with blocks llama.cpp multiplies rounded activations. The file answers with the same tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        expanded = Path(folder) / "expanded.gguf"
+        finish(make(expanded, expanded=True).writer)
+        pairs = zip(answers(expanded, CONTEXT), answers(path, CONTEXT))
+    return max((one for one, other in pairs if one["greedy"] == other["greedy"]), key=lambda one: one["smallest_gap"])
+
+
+def answers(path, context):
     model = Llama(str(path), n_ctx=context, logits_all=True, type_k=0, type_v=0, n_threads=1, n_threads_batch=1, verbose=False)
-    answers = [answer(model, prompt) for prompt in PROMPTS]
-    return max(answers, key=lambda one: one["smallest_gap"])
+    return [answer(model, prompt) for prompt in PROMPTS]
 
 
 def answer(model, prompt):
@@ -288,12 +353,16 @@ def families():
         print(name, path.stat().st_size, found[name]["smallest_gap"], ascii(found[name]["text"]))
     found["phi3-long"] = greedy(OUT / "tiny-phi3.gguf", 2 * CONTEXT)
     print("phi3-long", found["phi3-long"]["smallest_gap"])
+    path = OUT / "tiny-gpt-oss.gguf"
+    finish(gpt_oss(path).writer)
+    found["gpt-oss"] = greedy_expanded(path, gpt_oss)
+    print("gpt-oss", path.stat().st_size, found["gpt-oss"]["smallest_gap"], ascii(found["gpt-oss"]["text"]))
     return found
 
 
 def main():
     made = {package: version(package) for package in ["gguf", "sentencepiece", "llama_cpp_python", "numpy"]}
-    for name, expected in dict(sentencepiece=tokenizers(), families=families()).items():
+    for name, expected in {"sentencepiece": tokenizers(), "byte-pairs": byte_pairs(), "families": families()}.items():
         (OUT / f"{name}.json").write_text(json.dumps(dict(versions=made, **expected), separators=(",", ":")) + "\n")
 
 

@@ -302,8 +302,8 @@ fn a_factor_of_the_frequencies_is_linear_without_a_type() {
     // 0 is none, and so is any where the type says so.
     assert_eq!(scaling(typed.clone().float(factor, 0.0)).unwrap(), RopeScaling::Default);
     assert_eq!(scaling(untyped.text(kind, "none")).unwrap(), RopeScaling::Default);
-    let other = scaling(typed.clone().text(kind, "yarn")).unwrap_err();
-    assert!(other.to_string().contains("rope.scaling.type = yarn"), "{other}");
+    let other = scaling(typed.clone().text(kind, "ntk")).unwrap_err();
+    assert!(other.to_string().contains("rope.scaling.type = ntk"), "{other}");
     let attention = scaling(typed.float("llama.rope.scaling.attn_factor", 1.2)).unwrap_err();
     assert!(attention.to_string().contains("attn_factor"), "{attention}");
     // Divisors of each frequency, and a factor of all.
@@ -435,6 +435,7 @@ fn a_damaged_byte_of_a_family_does_not_panic() {
         ("tiny-mixtral.gguf", 10_000, 101),
         ("tiny-phi3.gguf", 10_000, 101),
         ("tiny-gemma3.gguf", 14_000, 101),
+        ("tiny-gpt-oss.gguf", 12_000, 101),
     ] {
         let whole = fs::read(fixture(name)).unwrap();
         for at in (0..700).step_by(step / 6).chain((700..header).step_by(step)) {
@@ -465,7 +466,7 @@ fn missing_and_unknown_things_are_named() {
         Some(Error::ModelType { found, known }) => {
             assert_eq!(
                 (found.as_str(), known.as_str()),
-                ("gpt-2", "llama, qwen2, qwen3, qwen3moe, phi3, gemma2, gemma3")
+                ("gpt-2", "llama, qwen2, qwen3, qwen3moe, phi3, gemma2, gemma3, gpt-oss")
             );
         }
         other => panic!("{other:?}"),
@@ -475,6 +476,20 @@ fn missing_and_unknown_things_are_named() {
     // This one has no weights.
     let bare = Model::load(fixture("vocabulary.gguf"), &device(), DType::F32).unwrap_err();
     assert!(bare.to_string().contains("token_embd.weight"), "{bare}");
+}
+
+/// As llama.cpp cuts them, `tests/goldens/gguf_llama_cpp.py`.
+#[test]
+fn texts_are_cut_as_gpt_oss_cuts_them() {
+    let golden = json(fixture("byte-pairs.json"));
+    let dir = tempfile::tempdir().unwrap();
+    let file = RawGguf::read(fixture("vocabulary.gguf")).text("tokenizer.ggml.pre", "gpt-4o");
+    file.write(dir.path().join("model.gguf"));
+    let tokenizer = Tokenizer::load(dir.path()).unwrap();
+    let texts = golden["texts"].as_array().unwrap().iter().map(text);
+    for (text, expected) in texts.zip(golden["tokens"].as_array().unwrap()) {
+        assert_eq!(tokenizer.encode(text, true).unwrap(), ids(expected), "{text:?}");
+    }
 }
 
 /// A file of the metadata of a tokenizer: texts, lists of texts, lists of numbers.
@@ -629,7 +644,7 @@ fn assert_answers_as_llama_cpp(name: &str, model: &Model, tokenizer: &Tokenizer)
 
 #[test]
 fn families_answer_as_in_llama_cpp() {
-    for name in ["mixtral", "qwen3moe", "phi3", "gemma2", "gemma3"] {
+    for name in ["mixtral", "qwen3moe", "phi3", "gemma2", "gemma3", "gpt-oss"] {
         let path = fixture(&format!("tiny-{name}.gguf"));
         let model = Model::load(&path, &device(), DType::F32).unwrap();
         assert_answers_as_llama_cpp(name, &model, &Tokenizer::load(&path).unwrap());
@@ -669,6 +684,14 @@ fn metadata_of_a_family_is_its_configuration() {
             r#""model_type": "gemma3_text", "num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 16,
                 "sliding_window": 128, "rope_theta": 1000000, "rope_local_base_freq": 10000,
                 "rope_scaling": { "rope_type": "linear", "factor": 2 }"#,
+        ),
+        (
+            "gpt-oss",
+            r#""model_type": "gpt_oss", "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+                "head_dim": 16, "intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "sliding_window": 16,
+                "rope_theta": 150000, "tie_word_embeddings": false, "rope_scaling": { "rope_type": "yarn",
+                "factor": 4, "original_max_position_embeddings": 64, "truncate": true }"#,
         ),
     ] {
         // What stands behind goes before what stands in front.
@@ -721,10 +744,29 @@ fn keys_of_a_family_are_read_and_checked() {
     refused(mixtral.clone().number("llama.expert_count", 5000), "must be at most 4096");
     refused(phi.clone().number("phi3.rope.dimension_count", 32), "partial_rotary_factor");
     refused(phi.text("phi3.rope.scaling.type", "yarn"), "rope.scaling.type = yarn");
+    let gpt = RawGguf::read(fixture("tiny-gpt-oss.gguf"));
+    assert_eq!(local(gpt.clone()), [0, 2]);
+    let pattern = "gpt-oss.attention.sliding_window_pattern";
+    assert_eq!(local(gpt.clone().number(pattern, 3)), [0, 1]);
+    refused(gpt.clone().without("gpt-oss.attention.sliding_window"), "sliding_window is not there");
+    refused(gpt.clone().without("gpt-oss.expert_count"), "num_local_experts");
+    // A configuration of this family without a scaling would have one.
+    let plain = gpt.clone().without("gpt-oss.rope.scaling.factor");
+    assert_eq!(config(plain).unwrap().rope.scaling, RopeScaling::Default);
+    let ramp = gpt.clone().float("gpt-oss.rope.scaling.yarn_beta_fast", 16.0);
+    let ramp = config(ramp.float("gpt-oss.rope.scaling.yarn_ext_factor", 1.0)).unwrap();
+    assert!(matches!(ramp.rope.scaling, RopeScaling::Yarn { beta_fast: 16.0, .. }));
+    for key in ["yarn_ext_factor", "yarn_attn_factor", "yarn_log_multiplier", "attn_factor"] {
+        let scaled = gpt.clone().float(&format!("gpt-oss.rope.scaling.{key}"), 0.5);
+        refused(scaled, &format!("rope.scaling.{key} = 0.5"));
+    }
+    gpt.number("gpt-oss.expert_count", 2).write(&path);
+    let error = Model::load(&path, &device(), DType::F32).unwrap_err().to_string();
+    assert!(error.contains("_exps.") && error.contains("2 experts"), "{error}");
     // Three matrices are no two.
     mixtral.number("llama.expert_count", 2).write(&path);
     let error = Model::load(&path, &device(), DType::F32).unwrap_err().to_string();
-    assert!(error.contains("_exps.weight") && error.contains("2 matrices"), "{error}");
+    assert!(error.contains("_exps.weight") && error.contains("2 experts"), "{error}");
 }
 
 /// The real model, or a line that says that a test is skipped.

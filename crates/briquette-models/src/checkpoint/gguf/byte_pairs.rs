@@ -39,6 +39,9 @@ struct Splitting {
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// That of o200k: a part has one capital, or capitals alone, and the ending of a contraction.
+const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 /// The rules of the file's pre-tokenizer, by its name: those of `llama_vocab` in llama.cpp, as the
 /// `tokenizer.json` of the models have them.
 fn splitting(file: &Gguf) -> Result<Splitting> {
@@ -62,9 +65,10 @@ fn splitting(file: &Gguf) -> Result<Splitting> {
             ..plain(vec![split(LLAMA3), byte_level(false)])
         },
         "qwen2" => Splitting { composed: true, ..plain(vec![split(QWEN2), byte_level(false)]) },
+        "gpt-4o" => plain(vec![split(GPT_4O), byte_level(false)]),
         other => {
             return Err(Error::Tokenizer(format!(
-                "{}: the pre-tokenizer (tokenizer.ggml.pre) is {other}, those read are gpt-2, smollm, starcoder, llama-bpe and qwen2: put \
+                "{}: the pre-tokenizer (tokenizer.ggml.pre) is {other}, those read are gpt-2, smollm, starcoder, llama-bpe, qwen2 and gpt-4o: put \
                  the model's tokenizer.json into a folder with the file, and name the folder",
                 file.path.display()
             )));

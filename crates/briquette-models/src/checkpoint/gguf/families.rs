@@ -4,7 +4,7 @@ use super::{file::Gguf, value::Value};
 use crate::{Error, Result, setting::unsupported};
 
 /// The architectures that are read from GGUF files, with their names in a `config.json`.
-const KNOWN: [(&str, &str); 7] = [
+const KNOWN: [(&str, &str); 8] = [
     ("llama", "llama"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
@@ -12,6 +12,7 @@ const KNOWN: [(&str, &str); 7] = [
     ("phi3", "phi3"),
     ("gemma2", "gemma2"),
     ("gemma3", "gemma3_text"),
+    ("gpt-oss", "gpt_oss"),
 ];
 
 /// Whether models of this `model_type` are read from GGUF files.
@@ -34,7 +35,7 @@ pub(super) fn model_type(file: &Gguf) -> Result<&'static str> {
     match (*model_type, experts(file, family)?) {
         (other, 0) => Ok(other),
         ("llama", _) => Ok("mixtral"),
-        ("qwen3_moe", _) => Ok("qwen3_moe"),
+        (mixture @ ("qwen3_moe" | "gpt_oss"), _) => Ok(mixture),
         (_, experts) => Err(unsupported("expert_count", experts, "0 for this architecture")),
     }
 }
@@ -63,13 +64,14 @@ pub(super) fn own_keys(file: &Gguf, family: &str, model_type: &str, sizes: &Size
     let key = |name: &str| format!("{family}.{name}");
     let number = |name: &str| file.optional(&key(name), "a number", Value::unsigned);
     let float = |name: &str| file.optional(&key(name), "a finite float", Value::float);
+    let needed = |name: &str| file.required(&key(name), "a number", Value::unsigned);
     Ok(match model_type {
         "mixtral" => json!({
             "num_local_experts": experts(file, family)?,
-            "num_experts_per_tok": file.required(&key("expert_used_count"), "a number", Value::unsigned)?,
+            "num_experts_per_tok": needed("expert_used_count")?,
         }),
         "qwen3_moe" => {
-            let used = file.required(&key("expert_used_count"), "a number", Value::unsigned)?;
+            let used = needed("expert_used_count")?;
             let shared = number("feed_forward_length")?.and_then(|all| all.checked_div(used));
             json!({
                 "num_experts": experts(file, family)?,
@@ -100,6 +102,13 @@ pub(super) fn own_keys(file: &Gguf, family: &str, model_type: &str, sizes: &Size
                 "layer_types": layers(sizes, if window.is_some() { pattern } else { 1 }),
             })
         }
+        "gpt_oss" => json!({
+            "num_local_experts": experts(file, family)?,
+            "num_experts_per_tok": needed("expert_used_count")?,
+            "intermediate_size": needed("expert_feed_forward_length")?,
+            "sliding_window": needed("attention.sliding_window")?,
+            "layer_types": layers(sizes, number("attention.sliding_window_pattern")?.unwrap_or(2)),
+        }),
         _ => json!({}),
     })
 }

@@ -24,11 +24,13 @@ pub(super) fn rope(
     let number = |name: &str| file.optional(&key(name), "a number", Value::unsigned);
     // Without a type a factor is linear, and 0 is none, as in llama.cpp; the second is its older
     // name.
-    let kind = file.optional(&key("scaling.type"), "a text", Value::text)?;
-    let factor = match kind.unwrap_or("linear") {
-        "linear" | "longrope" => float("scaling.factor")?.or(float("scale_linear")?),
+    let kind = file.optional(&key("scaling.type"), "a text", Value::text)?.unwrap_or("linear");
+    let factor = match kind {
+        "linear" | "longrope" | "yarn" => float("scaling.factor")?.or(float("scale_linear")?),
         "none" => None,
-        other => return Err(unsupported("rope.scaling.type", other, "none, linear and longrope")),
+        other => {
+            return Err(unsupported("rope.scaling.type", other, "none, linear, longrope and yarn"));
+        }
     };
     let factor = factor.filter(|factor| *factor != 0.0);
     let divided = |divisors: &[f32]| -> Vec<f64> {
@@ -44,7 +46,12 @@ pub(super) fn rope(
         })
     };
     let of_attention = float("scaling.attn_factor")?.unwrap_or(1.0);
-    let (mut original, mut scaling) = (context, Json::Null);
+    // Said, because without it a family may have one.
+    let (mut original, mut scaling) = (context, json!({ "rope_type": "default" }));
+    if kind == "yarn" && OF_ROPE.iter().any(|name| file.tensors.contains_key(*name)) {
+        let known = "none, linear and longrope where a tensor divides frequencies";
+        return Err(unsupported("rope.scaling.type", kind, known));
+    }
     if let (Some(short), Some(long)) = (numbers(SHORT)?, numbers(LONG)?) {
         original = number("scaling.original_context_length")?.unwrap_or(context);
         scaling = longrope([&short, &long], of_attention, original);
@@ -53,6 +60,28 @@ pub(super) fn rope(
     } else if let Some(divisors) = numbers(DIVISORS)? {
         // Llama 3.1's scaling, worked out: a divisor of each frequency, whatever the context.
         scaling = longrope([&divisors; 2], 1.0, context);
+    } else if let (Some(factor), "yarn") = (factor, kind) {
+        for (name, neutral, shown) in [
+            ("rope.scaling.yarn_ext_factor", 1.0, "1"),
+            ("rope.scaling.yarn_attn_factor", 1.0, "1"),
+            ("rope.scaling.yarn_log_multiplier", 0.0, "0"),
+        ] {
+            let found = file.optional(&format!("{family}.{name}"), "a finite float", Value::float);
+            if let Some(found) = found?.filter(|found| *found != neutral) {
+                return Err(unsupported(name, found, shown));
+            }
+        }
+        original = number("scaling.original_context_length")?.unwrap_or(context);
+        // No key says that the ends of the ramp are no whole channels, as gpt-oss was trained:
+        // llama.cpp has whole ones.
+        scaling = json!({
+            "rope_type": "yarn",
+            "factor": factor,
+            "truncate": true,
+            "beta_fast": float("scaling.yarn_beta_fast")?,
+            "beta_slow": float("scaling.yarn_beta_slow")?,
+            "original_max_position_embeddings": original,
+        });
     } else if let Some(factor) = factor {
         scaling = json!({ "rope_type": "linear", "factor": factor });
     }

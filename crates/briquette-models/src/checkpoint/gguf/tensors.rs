@@ -41,7 +41,8 @@ pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, StoredTensor>> {
             None => Change::None,
         };
         let new = checkpoint_name(model_type, name);
-        if !name.ends_with("_exps.weight") {
+        let of_experts = ["_exps.weight", "_exps.bias"].iter().any(|end| name.ends_with(end));
+        if !of_experts {
             tensors.insert(new, StoredTensor { place: place.clone(), change });
             continue;
         }
@@ -53,13 +54,14 @@ pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, StoredTensor>> {
     Ok(tensors)
 }
 
-/// The matrices of all experts, which lie one behind the other in a tensor.
+/// The matrices or biases of all experts, which lie one behind the other in a tensor.
 fn experts_of(name: &str, place: &Place, count: u64) -> Result<Vec<(u64, Place)>> {
     let each = place.bytes.checked_div(count).filter(|each| *each > 0);
     let (Some((experts, shape)), Some(bytes)) = (place.shape.split_first(), each) else {
         return Err(no_experts(name, place, count));
     };
-    if u64::try_from(*experts) != Ok(count) || shape.len() != 2 {
+    let sides = if name.ends_with(".bias") { 1 } else { 2 };
+    if u64::try_from(*experts) != Ok(count) || shape.len() != sides {
         return Err(no_experts(name, place, count));
     }
     let of = |number: u64| {
@@ -70,7 +72,7 @@ fn experts_of(name: &str, place: &Place, count: u64) -> Result<Vec<(u64, Place)>
 }
 
 fn no_experts(name: &str, place: &Place, count: u64) -> Error {
-    let message = format!("its shape {:?} is not that of {count} matrices", place.shape);
+    let message = format!("its shape {:?} is not that of {count} experts", place.shape);
     Error::LoadTensor { tensor: name.into(), message }
 }
 
@@ -192,7 +194,7 @@ fn checkpoint_name(model_type: &str, name: &str) -> String {
         ("output_norm.", "model.norm."),
         ("output.", "lm_head."),
     ];
-    const INNER: [(&str, &str); 18] = [
+    const INNER: [(&str, &str); 19] = [
         ("attn_norm", "input_layernorm"),
         ("attn_q", "self_attn.q_proj"),
         ("attn_k", "self_attn.k_proj"),
@@ -200,6 +202,7 @@ fn checkpoint_name(model_type: &str, name: &str) -> String {
         ("attn_output", "self_attn.o_proj"),
         ("attn_q_norm", "self_attn.q_norm"),
         ("attn_k_norm", "self_attn.k_norm"),
+        ("attn_sinks", "self_attn.sinks"),
         ("ffn_norm", "post_attention_layernorm"),
         ("ffn_gate", "mlp.gate_proj"),
         ("ffn_up", "mlp.up_proj"),
@@ -221,9 +224,11 @@ fn checkpoint_name(model_type: &str, name: &str) -> String {
         let (_, ours) = INNER.iter().find(|(theirs, _)| *theirs == part)?;
         let ours = match (model_type, part) {
             ("phi3", "ffn_up") => "mlp.gate_up_proj",
+            ("gpt_oss", "post_attention_norm") => "post_attention_layernorm",
             _ => ours,
         };
-        Some(format!("model.layers.{layer}.{ours}.{kind}"))
+        let kind = if part == "attn_sinks" { String::new() } else { format!(".{kind}") };
+        Some(format!("model.layers.{layer}.{ours}{kind}"))
     };
     let name = outer.or_else(inner).unwrap_or_else(|| name.to_owned());
     Architecture::named(model_type).map_or(name.clone(), |it| it.checkpoint_name(&name))
