@@ -10,6 +10,7 @@ use crate::{
     Architecture, DeviceMap, Error, Model, ModelConfig, Result,
     checkpoint::{
         fill::Fill,
+        progress::Progress,
         source, unstack,
         weights::{Expected, Slot, Weights},
     },
@@ -88,8 +89,24 @@ impl Model {
         devices: impl Into<DeviceMap>,
         dtype: DType,
     ) -> Result<Self> {
-        let dir = dir.as_ref();
-        Self::load_weights(config, dir, || Weights::open(dir), &devices.into(), dtype)
+        Self::load_with_progress(config, dir, devices, dtype, |_, _| {})
+    }
+
+    /// As [`load_as`](Self::load_as). `progress` is told after each tensor how many of how many
+    /// bytes are read: of the files, without headers and what the model does not take.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with_progress(
+        config: ModelConfig,
+        dir: impl AsRef<Path>,
+        devices: impl Into<DeviceMap>,
+        dtype: DType,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<Self> {
+        let (dir, devices) = (dir.as_ref(), devices.into());
+        let open = || Weights::open(dir);
+        Self::load_weights(config, dir, open, &devices, dtype, &mut progress)
     }
 
     /// As [`load_as`](Self::load_as), of the bytes of a safetensors file: for a program without
@@ -104,7 +121,8 @@ impl Model {
         dtype: DType,
     ) -> Result<Self> {
         let path = Path::new(source::WEIGHTS[0]);
-        Self::load_weights(config, path, || Weights::of_bytes(path, bytes), &devices.into(), dtype)
+        let open = || Weights::of_bytes(path, bytes);
+        Self::load_weights(config, path, open, &devices.into(), dtype, &mut |_, _| {})
     }
 
     /// The model of a checkpoint before a weight is read, with the headers of its files, which have
@@ -149,9 +167,11 @@ impl Model {
         open: impl FnOnce() -> Result<Weights>,
         devices: &DeviceMap,
         dtype: DType,
+        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         let (mut model, weights) = Self::without_weights(config, origin, open, devices, dtype)?;
-        model.keep_quantized(&weights, dtype)?;
+        let mut progress = Progress::new(weights.bytes(&expected_tensors(&model)), progress);
+        model.keep_quantized(&weights, dtype, &mut progress)?;
         let stored = weights.take(&expected_tensors(&model));
         let (mut stored, rest): (Vec<_>, _) =
             stored.into_iter().partition(|tensor| tensor.name.starts_with(LAYERS));
@@ -160,13 +180,14 @@ impl Model {
         let fill = |device| Fill { weights: &weights, architecture, device, dtype };
         let turned = pairs(model.config());
         let layers = std::mem::take(&mut model.model.layers).into_iter().enumerate();
-        fill(placed.last()).part(&mut model, "", rest, Model::projections)?;
+        fill(placed.last()).part(&mut model, "", rest, Model::projections, &mut progress)?;
         lay_out(model.projections());
         // What lay apart leaves room for the next layer.
         let whole = layers.map(|(number, mut layer)| {
             let prefix = format!("{LAYERS}{number}.");
             let own = stored.extract_if(.., |tensor| tensor.name.starts_with(&prefix)).collect();
-            fill(placed.of(number)).part(&mut layer, &prefix, own, Layer::projections)?;
+            let fill = fill(placed.of(number));
+            fill.part(&mut layer, &prefix, own, Layer::projections, &mut progress)?;
             put_pairs_in_halves(layer.projections(), &turned);
             let mut layer = layer.merge_projections();
             lay_out(layer.projections());
@@ -178,12 +199,21 @@ impl Model {
     }
 
     /// Takes the matrices that stay as they are stored.
-    fn keep_quantized(&mut self, weights: &Weights, dtype: DType) -> Result<()> {
+    fn keep_quantized(
+        &mut self,
+        weights: &Weights,
+        dtype: DType,
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
         let architecture = self.config().architecture;
         let placed = self.placed.clone();
-        let stored = |path: &str, device: &Device| {
-            let name = architecture.checkpoint_name(&format!("{path}.weight"));
-            weights.quantized(&name, device)
+        let mut stored = |path: &str, device: &Device| {
+            let path = format!("{path}.weight");
+            let matrix = weights.quantized(&architecture.checkpoint_name(&path), device)?;
+            if matrix.is_some() {
+                progress.count(&path);
+            }
+            Ok::<_, Error>(matrix)
         };
         for (path, projection) in self.projections() {
             let layer = path.strip_prefix(LAYERS).and_then(|path| path.split('.').next());

@@ -52,6 +52,44 @@ fn a_file_in_memory_is_the_same_model() {
 }
 
 #[test]
+fn progress_is_told_in_bytes_of_the_files() {
+    let fixtures = common::fixtures();
+    let bin = Tiny::new().shards(3, "pytorch_model", "bin");
+    let folders = ["llama", "gpt-oss", "gpt-oss-mxfp4"].map(|name| fixtures.join(name));
+    let files = ["llama-quantized", "tiny-gpt-oss"].map(|name| format!("gguf/{name}.gguf"));
+    let files = files.map(|name| fixtures.join(name));
+    // Without the headers, of which those of safetensors say how long they are.
+    let size = |path: &Path| {
+        let weights = path.join("model.safetensors");
+        if let Ok(bytes) = fs::read(&weights) {
+            let header = u64::from_le_bytes(*bytes.first_chunk().unwrap());
+            return (bytes.len() as u64 - 8 - header, 1.0);
+        }
+        let shards = fs::read_dir(path).into_iter().flatten().map(|file| file.unwrap().path());
+        let shards: u64 = shards
+            .filter(|path| path.extension().unwrap() == "bin")
+            .map(|path| fs::metadata(path).unwrap().len())
+            .sum();
+        (if path.is_dir() { shards } else { fs::metadata(path).unwrap().len() }, 0.9)
+    };
+    for path in [&folders[..], &files, &[bin.path().into()]].concat() {
+        let config = ModelConfig::from_folder(&path).unwrap();
+        let (mut told, mut total) = (Vec::new(), 0);
+        Model::load_with_progress(config, &path, &device(), DType::F32, |read, all| {
+            told.push(read);
+            total = all;
+        })
+        .unwrap();
+        assert!(told.is_sorted_by(|before, next| before < next), "{told:?}");
+        assert!(told[0] > 0 && told.len() > 10, "{told:?}");
+        assert_eq!(told.last(), Some(&total));
+        let (bytes, least) = size(&path);
+        let share = total as f64 / bytes as f64;
+        assert!((least..=1.0).contains(&share), "{}: {share}", path.display());
+    }
+}
+
+#[test]
 fn a_tied_head_is_the_embedding() {
     let tied = Tiny::new();
     let mut untied = Tiny::with(json!({ "tie_word_embeddings": false }));

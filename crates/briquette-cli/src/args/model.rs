@@ -127,14 +127,16 @@ impl ModelArgs {
     pub(crate) fn load(&self) -> Result<Loaded> {
         let (name, devices) = open_devices(self.device())?;
         let dir = self.dir()?;
-        let _spinner = progress::spinner(format!("reading {}", dir.display()));
+        let spinner = progress::spinner(format!("reading {}", dir.display()));
         let failed = || format!("cannot load the model in {}", dir.display());
         let dtype = self.dtype_on(&dir, &devices);
         let mut config = ModelConfig::from_folder(&dir).with_context(failed)?;
         if let Some(context) = self.context {
             config = config.with_context(context)?;
         }
-        let mut model = Model::load_as(config, &dir, devices, dtype.burn()).with_context(failed)?;
+        let read = |read, all| spinner.bytes(read, all);
+        let model = Model::load_with_progress(config, &dir, devices, dtype.burn(), read);
+        let mut model = model.with_context(failed)?;
         warnings::add(model.warnings().iter().cloned());
         if let Some(bits) = self.quantize {
             model = model.quantize_weights(bits).with_context(failed)?;

@@ -51,7 +51,7 @@ fn lines(bar: &ProgressBar, interval: Duration, write: impl Fn(&str) + Send + 's
     });
 }
 
-/// A spinner for work of unknown length. Gone when dropped.
+/// A spinner for work of a length that is not known yet. Gone when dropped.
 pub(crate) fn spinner(message: impl Into<String>) -> Spinner {
     let message = plain(&message.into()).into_owned();
     let bar = shown(ProgressBar::new_spinner()).with_message(message);
@@ -62,6 +62,19 @@ pub(crate) fn spinner(message: impl Into<String>) -> Spinner {
 pub(crate) struct Spinner(ProgressBar);
 
 impl Spinner {
+    /// Makes it a bar over bytes, once it is known how many there are.
+    pub(crate) fn bytes(&self, read: u64, all: u64) {
+        if self.0.length().is_none() {
+            let template = "{bar:20} {binary_bytes}/{binary_total_bytes}, {eta} to go  {wide_msg}";
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                self.0.set_style(style);
+            }
+            self.0.set_position(read);
+            self.0.set_length(all);
+        }
+        self.0.set_position(read);
+    }
+
     pub(crate) fn clear(&self) {
         self.0.finish_and_clear();
     }
@@ -123,6 +136,15 @@ mod tests {
     fn times_are_said_in_two_units() {
         let spoken = [7, 67, 667, 7_320].map(|seconds| super::spoken(Duration::from_secs(seconds)));
         assert_eq!(spoken, ["7 s", "1 min 7 s", "11 min", "2 h 2 min"]);
+    }
+
+    #[test]
+    fn a_spinner_becomes_a_bar_when_there_are_bytes() {
+        let spinner = Spinner(ProgressBar::hidden());
+        assert_eq!(spinner.0.length(), None);
+        spinner.bytes(3, 12);
+        spinner.bytes(9, 12);
+        assert_eq!((spinner.0.position(), spinner.0.length()), (9, Some(12)));
     }
 
     #[test]

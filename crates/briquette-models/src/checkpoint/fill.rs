@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use crate::{
     Architecture, Error, Result,
-    checkpoint::weights::Weights,
+    checkpoint::{progress::Progress, weights::Weights},
     nn::projection::{Projection, Projections},
 };
 
@@ -36,15 +36,19 @@ impl Fill<'_> {
         prefix: &str,
         mut tensors: Vec<Tensor>,
         projections: fn(&mut M) -> Projections<'_>,
+        progress: &mut Progress<'_>,
     ) -> Result<()> {
-        let taken = self.matrices(prefix, projections(part))?;
+        let taken = self.matrices(prefix, projections(part), progress)?;
         tensors.retain(|tensor| !taken.contains(&tensor.name));
+        let others: Vec<String> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
         for tensor in &mut tensors {
             tensor.name = tensor.name.split_off(prefix.len());
         }
         let in_f32 = tensors.extract_if(.., |tensor| tensor.name.ends_with(IN_F32)).collect();
         Self::apply(part, prefix, in_f32, DType::F32)?;
-        Self::apply(part, prefix, tensors, self.dtype)
+        Self::apply(part, prefix, tensors, self.dtype)?;
+        others.iter().for_each(|path| progress.count(path));
+        Ok(())
     }
 
     fn apply<M: ModuleSnapshot>(
@@ -73,7 +77,12 @@ impl Fill<'_> {
     }
 
     /// Takes the matrices of linear layers that are not quantized, and returns their paths.
-    fn matrices(&self, prefix: &str, mut all: Projections<'_>) -> Result<BTreeSet<String>> {
+    fn matrices(
+        &self,
+        prefix: &str,
+        mut all: Projections<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Result<BTreeSet<String>> {
         let mut taken = BTreeSet::new();
         all.retain(|(_, projection)| projection.quantized().is_none());
         for (path, projection) in all {
@@ -82,6 +91,7 @@ impl Fill<'_> {
             if let (Some(numbers), Projection::Dense(linear)) = (numbers, &*projection) {
                 let numbers = converted(numbers, self.dtype);
                 *projection = Projection::Dense(linear.clone().with_stored(numbers, self.device));
+                progress.count(&path);
                 taken.insert(path);
             }
         }

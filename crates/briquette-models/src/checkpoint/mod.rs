@@ -18,6 +18,7 @@ pub(crate) mod gguf;
 mod mxfp4;
 pub(crate) mod part;
 mod pickle_limit;
+pub(crate) mod progress;
 mod pytorch;
 mod safetensors;
 pub(crate) mod source;

@@ -78,14 +78,17 @@ impl Rows {
     }
 
     /// The matrix with its numbers, when it is read.
-    pub(super) fn deferred(&self, name: String) -> Tensor {
+    pub(super) fn deferred(&self, name: String) -> Stored {
         let (shape, rows) = (self.shape(), self.clone());
         let length = shape.iter().product::<usize>().saturating_mul(DType::F32.size());
         let provider = move || match rows.read() {
             Ok(blocks) => Ok(Bytes::from_bytes_vec(Encoding::Mxfp4.plain(blocks))),
             Err(error) => Err(PackError::IoError(error.to_string())),
         };
-        Tensor::deferred(name, DType::F32, shape, None, length, provider)
+        let block = BLOCK.1.saturating_add(1);
+        let blocks = self.shape().iter().product::<usize>() / BLOCK.0;
+        let numbers = Tensor::deferred(name, DType::F32, shape, None, length, provider);
+        Stored::in_blocks(numbers, blocks.saturating_mul(block) as u64)
     }
 
     /// The blocks as GGUF files have them: the scale, then bytes with a number of the first half

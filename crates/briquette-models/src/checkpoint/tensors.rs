@@ -20,6 +20,8 @@ type Read = dyn Fn(Range<usize>) -> io::Result<Vec<u8>> + Send + Sync;
 pub(crate) struct Stored {
     /// The whole of it.
     pub(crate) tensor: Tensor,
+    /// Bytes that it takes in the file.
+    pub(crate) bytes: u64,
     read: Option<Arc<Read>>,
 }
 
@@ -29,7 +31,12 @@ impl Stored {
         tensor: Tensor,
         read: impl Fn(Range<usize>) -> io::Result<Vec<u8>> + Send + Sync + 'static,
     ) -> Self {
-        Self { tensor, read: Some(Arc::new(read)) }
+        Self { read: Some(Arc::new(read)), ..tensor.into() }
+    }
+
+    /// A tensor that a file holds in blocks of so many bytes together.
+    pub(crate) fn in_blocks(tensor: Tensor, bytes: u64) -> Self {
+        Self { bytes, ..tensor.into() }
     }
 
     /// Reads some of its bytes; where the file is read by whole tensors, all and leaves the others.
@@ -46,7 +53,7 @@ impl Stored {
 
 impl From<Tensor> for Stored {
     fn from(tensor: Tensor) -> Self {
-        Self { tensor, read: None }
+        Self { bytes: tensor.byte_len() as u64, tensor, read: None }
     }
 }
 

@@ -84,7 +84,7 @@ impl Layer {
         let all = all.ok_or_else(|| self.misfit(named("_blocks"), &shape))?;
         for (name, expert, outputs) in self.parts("weight") {
             let rows = all.rows(expert, outputs);
-            let numbers = rows.deferred(name.clone()).into();
+            let numbers = rows.deferred(name.clone());
             let read = Arc::new(move |name: &str, device: &_| rows.quantized(name, device));
             let quantized = Quantized { format: WeightFormat::Q8_0, read };
             weights.insert_quantized(file, name, numbers, quantized);

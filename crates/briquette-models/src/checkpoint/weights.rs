@@ -63,9 +63,10 @@ impl Weights {
             Source::Folder(dir) => Ok(Self::of_files(folder::open(&dir)?)),
             Source::Gguf(path) => {
                 let stored = gguf::tensors(&Gguf::open(&path)?)?;
-                let deferred = stored
-                    .iter()
-                    .map(|(name, tensor)| (name.clone(), tensor.deferred(name.clone()).into()));
+                let deferred = stored.iter().map(|(name, tensor)| {
+                    let numbers = tensor.deferred(name.clone());
+                    (name.clone(), Stored::in_blocks(numbers, tensor.bytes()))
+                });
                 let tensors = deferred.collect();
                 let quantized = stored.into_iter().filter_map(|(name, tensor)| {
                     let format = tensor.format()?;
@@ -137,8 +138,19 @@ impl Weights {
         Some(self.quantized.get(name)?.format)
     }
 
+    fn stored(&self, name: &str) -> Option<&Stored> {
+        self.files.get(*self.place.get(name)?)?.1.get(name)
+    }
+
     fn tensor(&self, name: &str) -> Option<&Tensor> {
-        Some(&self.files.get(*self.place.get(name)?)?.1.get(name)?.tensor)
+        Some(&self.stored(name)?.tensor)
+    }
+
+    /// The bytes that the expected tensors take in the files, by the paths of their parameters.
+    pub(crate) fn bytes(&self, expected: &Expected) -> BTreeMap<String, u64> {
+        let of =
+            |(name, slot): (&String, &Slot)| Some((slot.path.clone(), self.stored(name)?.bytes));
+        expected.iter().filter_map(of).collect()
     }
 
     /// Takes a tensor out, with the number of its file.

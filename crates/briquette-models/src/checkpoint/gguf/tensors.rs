@@ -114,6 +114,11 @@ impl StoredTensor {
         Tensor::deferred(name, dtype, shape, None, length, provider)
     }
 
+    /// Bytes that it takes in the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.place.bytes
+    }
+
     /// The format of a matrix that can stay quantized, by its header.
     pub(crate) fn format(&self) -> Option<WeightFormat> {
         self.place.encoding.format().filter(|_| self.place.shape.len() == 2)
