@@ -85,10 +85,11 @@ impl Rows {
             Ok(blocks) => Ok(Bytes::from_bytes_vec(Encoding::Mxfp4.plain(blocks))),
             Err(error) => Err(PackError::IoError(error.to_string())),
         };
-        let block = BLOCK.1.saturating_add(1);
-        let blocks = self.shape().iter().product::<usize>() / BLOCK.0;
+        // Each block has a byte of scale.
+        let blocks = self.chosen.among(self.all.outputs).len().saturating_mul(self.all.groups);
+        let bytes = blocks.saturating_mul(BLOCK.1.saturating_add(1));
         let numbers = Tensor::deferred(name, DType::F32, shape, None, length, provider);
-        Stored::in_blocks(numbers, blocks.saturating_mul(block) as u64)
+        Stored::of_size(numbers, bytes as u64)
     }
 
     /// The blocks as GGUF files have them: the scale, then bytes with a number of the first half

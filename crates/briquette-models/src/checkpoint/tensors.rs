@@ -34,8 +34,8 @@ impl Stored {
         Self { read: Some(Arc::new(read)), ..tensor.into() }
     }
 
-    /// A tensor that a file holds in blocks of so many bytes together.
-    pub(crate) fn in_blocks(tensor: Tensor, bytes: u64) -> Self {
+    /// A tensor that takes so many bytes in the file, where its numbers may be quantized.
+    pub(crate) fn of_size(tensor: Tensor, bytes: u64) -> Self {
         Self { bytes, ..tensor.into() }
     }
 

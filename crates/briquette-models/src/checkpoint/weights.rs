@@ -65,7 +65,7 @@ impl Weights {
                 let stored = gguf::tensors(&Gguf::open(&path)?)?;
                 let deferred = stored.iter().map(|(name, tensor)| {
                     let numbers = tensor.deferred(name.clone());
-                    (name.clone(), Stored::in_blocks(numbers, tensor.bytes()))
+                    (name.clone(), Stored::of_size(numbers, tensor.bytes()))
                 });
                 let tensors = deferred.collect();
                 let quantized = stored.into_iter().filter_map(|(name, tensor)| {
