@@ -6,20 +6,23 @@ is greedy text, or the error of transformers. Fields are described in README.md.
 """
 
 import argparse
+import copy
 import json
 import tempfile
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GptOssConfig
 
+from architectures import scale_full_attention_only
 from common import REPOSITORY, settle, versions, write
 
 FIXTURES = REPOSITORY / "crates" / "briquette-models" / "tests" / "fixtures"
 # One of each family.
 FAMILIES = [
     "llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "falcon", "qwen3-moe", "mixtral", "gemma2", "gemma3",
+    "olmo2", "olmo3", "glm", "glm4", "granite", "gpt-oss", "deepseek-v3", "qwen3-next",
 ]
 PROMPT = 10
 GREEDY = 12
@@ -149,6 +152,30 @@ def others(keys):
         case "smollm3":
             yield "no_rope: interval", dict(no_rope_layer_interval=2), ["no_rope_layers"]
             yield "no_rope: interval beside layers", dict(no_rope_layer_interval=3), []
+        case "gpt_oss":
+            number = keys["num_experts_per_tok"]
+            yield "experts per token: both alike", dict(experts_per_token=number), []
+            yield "experts per token: both, unlike", dict(experts_per_token=number - 1), []
+            yield "experts per token: the older name", dict(experts_per_token=number), ["num_experts_per_tok"]
+        case "deepseek_v3":
+            number, rotated = keys["n_routed_experts"], keys["qk_rope_head_dim"]
+            yield "experts: num_local_experts", dict(num_local_experts=number), ["n_routed_experts"]
+            yield "experts: both alike", dict(num_local_experts=number), []
+            yield "experts: both, unlike", dict(num_local_experts=number // 2), []
+            yield "head_dim: another than the rotated", dict(head_dim=rotated // 2), []
+            yield "qk_head_dim: another than the sum", dict(qk_head_dim=rotated), []
+            yield "kv heads: fewer", dict(num_key_value_heads=heads // 2), []
+            yield "rope: not interleaved", dict(rope_interleave=False), []
+            for key in ["mscale", "mscale_all_dim"]:
+                without = {other: value for other, value in keys["rope_parameters"].items() if other != key}
+                yield f"rope: no {key}", dict(rope_parameters=without), []
+        case "glm" | "glm4" | "qwen3_next":
+            without = {key: value for key, value in keys["rope_parameters"].items() if key != "partial_rotary_factor"}
+            yield "rope: no partial", dict(rope_parameters=without), ["partial_rotary_factor"]
+            if keys["model_type"] == "qwen3_next":
+                yield "layers: interval", dict(full_attention_interval=2), ["layer_types"]
+                yield "layers: interval beside layers", dict(full_attention_interval=3), []
+                yield "window: beside layers that have none", dict(sliding_window=16), []
         case "gemma2" | "gemma3_text":
             yield "window: pattern", dict(sliding_window_pattern=2), ["layer_types"]
             yield "window: pattern beside layers", dict(sliding_window_pattern=3), []
@@ -197,14 +224,21 @@ def stored(tensors, head):
             return {name.split(".", 1)[1] if name != "lm_head.weight" else name: tensor for name, tensor in tensors.items()}
 
 
+# The class writes what a file says outside into its default, which the next file without rope_parameters would then have.
+DEFAULTS_OF_GPT_OSS = copy.deepcopy(GptOssConfig.__init__.__defaults__)
+
+
 def load(folder):
     """The model, or why not: weights that are missing would be random ones."""
+    GptOssConfig.__init__.__defaults__ = copy.deepcopy(DEFAULTS_OF_GPT_OSS)
     model, found = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True, output_loading_info=True
     )
     for kind in ["missing_keys", "mismatched_keys", "unexpected_keys"]:
         if found[kind]:
             raise ValueError(f"{kind}: {sorted(map(str, found[kind]))[0]}")
+    if model.config.model_type == "olmo3":
+        scale_full_attention_only(model)
     return model.eval()
 
 
@@ -241,9 +275,9 @@ class Table:
 def window(config):
     """The tokens that a layer with a window sees, as the classes of transformers decide it; `None` without one."""
     size, types = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    # Of the others all layers have one; those of Llama and Falcon forget in decoding what their cache does.
-    by_layer = config.model_type in ["qwen2", "qwen3", "smollm3", "gemma2", "gemma3_text", "llama", "falcon"]
-    return None if by_layer and types is not None and S not in types else size
+    # Of these all layers have one; those of Llama and others that hide nothing forget in decoding what their cache does.
+    all_layers = config.model_type in ["mistral", "phi3", "qwen3_moe", "mixtral"]
+    return None if not all_layers and types is not None and S not in types else size
 
 
 def result(folder, vocabulary):

@@ -70,8 +70,11 @@ const REFUSED: &[(&str, &str)] = &[
     ("rope: llama3, two originals", "original_max_position_embeddings"),
     ("without original_max_position_embeddings", "original_max_position_embeddings"),
     ("hidden_act: ", "contradicts"),
+    // The convolution has an activation by another key in a prompt than in decoding.
+    ("hidden_act: ", "only silu for this model type"),
     ("hidden_activation: ", "contradicts"),
     ("experts: both", "num_local_experts"),
+    ("experts per token: ", "experts_per_token"),
     // It caps scores where the key is not there, which the cache does not.
     ("without attn_logit_softcapping", "attn_logit_softcapping"),
 ];
@@ -171,13 +174,13 @@ fn compare(model: &Model, outcome: &Outcome) -> Result<(), String> {
 fn every_way_to_say_the_same_is_read_as_by_transformers() {
     let text = fs::read_to_string(fixtures().join("keys.json")).unwrap();
     let golden: Golden = serde_json::from_str(&text).unwrap();
-    assert_eq!(golden.checkpoints.len(), 11);
+    assert_eq!(golden.checkpoints.len(), 19);
     let (mut different, mut cases, mut texts) = (Vec::new(), 0, 0);
     for (name, places) in &golden.checkpoints {
         for [change, result] in places {
             let (change, outcome) = (&golden.changes[*change], &golden.results[*result]);
             let of = |table: &'static [(&str, &'static str)]| {
-                table.iter().find(|(case, _)| change.case.starts_with(case)).map(|(_, why)| *why)
+                table.iter().filter(|(case, _)| change.case.starts_with(case)).map(|(_, why)| *why)
             };
             let loaded: Result<Model, Error> =
                 Model::load(folder(name, change).path(), &device(), DType::F32);
@@ -189,11 +192,11 @@ fn every_way_to_say_the_same_is_read_as_by_transformers() {
                     println!("{name}: {}: {error}", change.case);
                     Ok(())
                 }
-                Err(error) => match of(REFUSED) {
-                    Some(why) if error.to_string().contains(why) => Ok(()),
-                    _ => Err(error.to_string()),
+                Err(error) => match error.to_string() {
+                    said if of(REFUSED).any(|why| said.contains(why)) => Ok(()),
+                    said => Err(said),
                 },
-                Ok(_) if refused && of(READ).is_some() => Ok(()),
+                Ok(_) if refused && of(READ).next().is_some() => Ok(()),
                 Ok(model) => compare(model, outcome),
             };
             different.extend(found.err().map(|why| format!("{name}: {}: {why}", change.case)));
