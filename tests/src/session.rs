@@ -159,7 +159,7 @@ impl Session {
         if self.settings.scale != 1.0 / (self.settings.head_dim as f64).sqrt() {
             config = config.with_softmax_scale(self.settings.scale);
         }
-        let Kind { softcap, sinks, slopes, window: _ } = &self.settings.kind;
+        let Kind { softcap, sinks, slopes, window: _, chunk: _ } = &self.settings.kind;
         let of_heads = |list: &[f64]| {
             let numbers: Vec<f32> = list.iter().map(|&number| number as f32).collect();
             let data = TensorData::new(numbers, [list.len()]);

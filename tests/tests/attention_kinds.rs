@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use briquette::{
-    CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, SharedPrefill,
+    CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, SharedPrefill, ops::Window,
     position::NoPositionEncoding, state::Replay,
 };
 use briquette_kernels::supports;
@@ -38,7 +38,7 @@ fn kinds() -> [Kind; 4] {
         Kind { softcap: Some(CAP), ..none() },
         Kind { sinks: sinks(), ..none() },
         Kind { slopes: slopes(), ..none() },
-        Kind { softcap: Some(CAP), sinks: sinks(), slopes: slopes(), window: None },
+        Kind { softcap: Some(CAP), sinks: sinks(), slopes: slopes(), ..none() },
     ]
 }
 
@@ -130,8 +130,14 @@ fn models() -> Vec<[Kind; SHAPE.layers]> {
         sinks().map(|sinks| Kind { sinks, ..capped.clone() }),
         alike(Kind { slopes: slopes(), ..none() }),
         windows().map(|window| Kind { window, ..none() }),
+        [Some(7), None].map(|chunk| Kind { chunk, ..none() }),
         all,
     ]
+}
+
+/// The window of a layer, as its cache is told.
+fn window(kind: &Kind) -> Option<Window> {
+    kind.window.map(Window::Sliding).or(kind.chunk.map(Window::Chunk))
 }
 
 /// An empty cache of such a model.
@@ -147,21 +153,19 @@ fn cache(kinds: &[Kind; SHAPE.layers], policy: Policy, device: &Device) -> KvCac
     if !kinds[0].slopes.is_empty() {
         config = config.with_slopes(of_heads(&kinds[0].slopes, device));
     }
-    if kinds.iter().any(|kind| kind.window.is_some()) {
-        config = config.with_windows(kinds.iter().map(|kind| kind.window).collect());
+    if kinds.iter().any(|kind| window(kind).is_some()) {
+        config = config.with_windows(kinds.iter().map(window).collect());
     }
     KvCache::with_config(SHAPE, policy, config, device).unwrap()
 }
 
-/// Attention in f64. `behind` tells how far behind a query an entry lies, by row, query head, query
-/// and column; `None` if the query does not see it.
+/// Attention in f64. `places` tells the positions of a query and an entry, by row, query head,
+/// query and column; `None` if the query does not see it.
 fn by_hand(
     qkv: [&Tensor<4>; 3],
     kind: &Kind,
-    behind: impl Fn([usize; 3], usize) -> Option<usize>,
+    places: impl Fn([usize; 3], usize) -> Option<[usize; 2]>,
 ) -> Tensor<4> {
-    /// Where queries stand: distances count alone.
-    const AT: usize = 1000;
     let ([batch, heads, new, width], [_, kv_heads, columns, _]) = (qkv[0].dims(), qkv[1].dims());
     let [q, k, v] = qkv.map(|x| {
         let numbers = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
@@ -172,14 +176,19 @@ fn by_hand(
     for (number, query) in q.iter().enumerate() {
         let (row, head) = (number / new / heads, number / new % heads);
         let first = (row * kv_heads + head / SHAPE.group()) * columns;
-        let distance = |column| Some((column, behind([row, head, number % new], column)?));
-        let seen: Vec<(usize, usize)> = (0..columns).filter_map(distance).collect();
+        let place = |column| Some((column, places([row, head, number % new], column)?));
+        let sees = |(_, [at, position]): &(usize, [usize; 2])| kind.sees(*at, *position);
+        let seen: Vec<_> = (0..columns).filter_map(place).filter(sees).collect();
+        let Some((_, [at, _])) = seen.first().copied() else {
+            numbers.extend(vec![0.0; width]);
+            continue;
+        };
         let of = |x: &[Vec<f64>]| -> Vec<Vec<f64>> {
             seen.iter().map(|(column, _)| x[first + column].clone()).collect()
         };
-        let places: Vec<usize> = seen.iter().map(|(_, distance)| AT - distance).collect();
+        let positions: Vec<usize> = seen.iter().map(|(_, [_, position])| *position).collect();
         let scale = 1.0 / (width as f64).sqrt();
-        let weights = kind.weights(head, (query, AT), (&of(&k), &places), scale);
+        let weights = kind.weights(head, (query, at), (&of(&k), &positions), scale);
         numbers.extend(weighted_mean(&weights, &of(&v)).into_iter().map(|number| number as f32));
     }
     let data = TensorData::new(numbers, [batch, heads, new, width]);
@@ -195,7 +204,9 @@ fn plain(qkv: [Tensor<4>; 3], kind: &Kind) -> Tensor<4> {
         let options = AttentionModuleOptions { softcap, is_causal: true, ..Default::default() };
         return attention(q, repeated(k), repeated(v), None, None, options);
     }
-    by_hand([&q, &k, &v], kind, |[_, _, query], column| query.checked_sub(column))
+    by_hand([&q, &k, &v], kind, |[_, _, query], column| {
+        (column <= query).then_some([query, column])
+    })
 }
 
 const LENGTHS: [usize; 2] = [31, 19];
@@ -302,13 +313,13 @@ fn what_is_read_is_weighed_as_the_model_weighs() {
                 let entries = cache.entries(layer).unwrap().unwrap();
                 let columns = entries.keys.dims()[2];
                 let positions = entries.positions.try_into_vec_as::<i64>().unwrap();
-                let behind = |[row, head, query]: [usize; 3], column: usize| {
+                let places = |[row, head, query]: [usize; 3], column: usize| {
                     let of_head = row * SHAPE.kv_heads + head / SHAPE.group();
                     let position = usize::try_from(positions[of_head * columns + column]).ok()?;
-                    Some(LENGTHS[row] + DECODED + query - position)
+                    Some([LENGTHS[row] + DECODED + query, position])
                 };
                 let qkv = [&queries, &entries.keys, &entries.values];
-                let off = farthest(found, by_hand(qkv, &kinds[layer], behind));
+                let off = farthest(found, by_hand(qkv, &kinds[layer], places));
                 assert!(off < tolerance, "{what}, layer {layer}, {new} queries: {off}");
             }
         }
@@ -324,7 +335,7 @@ fn masks_of_updates_hide_what_a_layer_hides() {
         // Entries of a layer with a window lie in any order, and slopes go by distances.
         let models = models().into_iter();
         let models: Vec<_> = models
-            .filter(|kinds| kinds[0].window.is_none() || kinds[0].slopes.is_empty())
+            .filter(|kinds| window(&kinds[0]).is_none() || kinds[0].slopes.is_empty())
             .collect();
         for (kinds, with_queries) in models.iter().flat_map(|it| [(it, false), (it, true)]) {
             let mut cache = cache(kinds, Policy::full(), device);
@@ -343,13 +354,15 @@ fn masks_of_updates_hide_what_a_layer_hides() {
                 let mask = held.mask.unwrap();
                 assert_eq!(mask.dims(), [2, SHAPE.query_heads, new, columns]);
                 let hidden = mask.int().try_into_vec_as::<i64>().unwrap();
-                let behind = |[row, head, query]: [usize; 3], column: usize| {
+                let places = |[row, head, query]: [usize; 3], column: usize| {
                     let place = ((row * SHAPE.query_heads + head) * new + query) * columns + column;
-                    (hidden[place] == 0).then(|| (columns - new + query).abs_diff(column))
+                    let distance = (columns - new + query).abs_diff(column);
+                    // Distances count alone.
+                    (hidden[place] == 0).then(|| [COLUMNS, COLUMNS - distance])
                 };
                 // What the window hides is said by the mask alone.
-                let kind = Kind { window: None, ..kinds[layer].clone() };
-                found[layer].push(by_hand([&q, &held.keys, &held.values], &kind, behind));
+                let kind = Kind { window: None, chunk: None, ..kinds[layer].clone() };
+                found[layer].push(by_hand([&q, &held.keys, &held.values], &kind, places));
             }
             for ((kind, qkv), found) in kinds.iter().zip(&layers).zip(found) {
                 let what = format!("{}, {with_queries}, {kind:?}", backend.name);
@@ -447,14 +460,19 @@ fn a_prefill_is_shared_by_caches_that_weigh_alike() {
 fn layers_with_windows_hold_them_and_no_more() {
     for backend in backends() {
         let device = &backend.device;
-        for window in [1, 2, 7, 100] {
+        let sizes = [1, 2, 7, 100];
+        let windows = sizes.map(Window::Sliding).into_iter().chain(sizes.map(Window::Chunk));
+        for window in windows {
             for policy in [Policy::full(), Policy::h2o(briquette::Budget::Tokens(12))] {
-                let what = format!("{}, {}, {window}", backend.name, policy.name());
+                let what = format!("{}, {}, {window:?}", backend.name, policy.name());
                 let kept = policy.budget().is_some().then_some(12);
                 let config = CacheConfig::default().with_windows(vec![Some(window), None]);
                 let mut cache = KvCache::with_config(SHAPE, policy, config, device).unwrap();
                 let (layers, found) = give(&mut cache);
-                let kind = Kind { window: Some(window), ..Kind::default() };
+                let (kind, window) = match window {
+                    Window::Sliding(size) => (Kind { window: Some(size), ..Kind::default() }, size),
+                    Window::Chunk(size) => (Kind { chunk: Some(size), ..Kind::default() }, size),
+                };
                 compare(&layers[0], &found[0], &kind, &what);
                 let seen = LENGTHS.map(|length| length + DECODED);
                 let before = (window - 1).max(1);
@@ -540,6 +558,7 @@ fn settings_that_do_not_fit_are_refused() {
     for error in [
         windows(vec![Some(4)], Policy::full()),
         windows(vec![Some(0), None], Policy::full()),
+        new(CacheConfig::default().with_windows(vec![Some(Window::Chunk(0)), None])),
         windows(vec![Some(4), None], Policy::cake(briquette::Budget::Tokens(64))),
         windows(vec![Some(4), None], Policy::h2o(briquette::Budget::Bytes(1 << 20))),
     ] {

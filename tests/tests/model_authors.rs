@@ -632,6 +632,81 @@ fn a_rotation_that_cannot_be_taken_back_is_said() {
     assert_eq!(cache.bytes_held(), 0);
 }
 
+/// Keys without positions, and queries that grow with theirs.
+#[derive(Debug)]
+struct Growing;
+
+impl Growing {
+    fn grown(x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
+        let factors = (positions + 1).float().cast(DType::F32) * 0.125;
+        x * factors.unsqueeze_dim::<4>(3)
+    }
+}
+
+impl PositionEncoding for Growing {
+    fn encode(&self, x: Tensor<4>, _: Tensor<3, Int>) -> Tensor<4> {
+        x
+    }
+    fn encode_queries(&self, x: Tensor<4>, positions: Tensor<3, Int>, end: usize) -> Tensor<4> {
+        let last: i64 = positions.clone().max().try_into_scalar().unwrap();
+        assert!(last < end as i64, "{last} is not below {end}");
+        Self::grown(x, positions)
+    }
+    fn max_positions(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// An encoding that changes queries alone is that of a model which changes them by itself.
+#[test]
+fn queries_are_encoded_at_their_own_positions() {
+    const PADDING: [usize; 2] = [0, 15];
+    for backend in backends() {
+        let device = &backend.device;
+        let all = layers(16, 2, 70, device);
+        let positions: Vec<i64> = PADDING
+            .iter()
+            .flat_map(|&padding| (0..70).map(move |column| (column - padding as i64).max(-1)))
+            .collect();
+        let data = TensorData::new(positions, [2, 1, 70]);
+        let positions = Tensor::<3, Int>::from_data(data, device);
+        let grown: Vec<Qkv> = all
+            .iter()
+            .map(|[q, k, v]| [Growing::grown(q.clone(), positions.clone()), k.clone(), v.clone()])
+            .collect();
+        for policy in [
+            Policy::full(),
+            Policy::h2o(Budget::Tokens(BUDGET)),
+            Policy::snapkv(Budget::Tokens(BUDGET)).with_window(8),
+            Policy::ems(Budget::Tokens(BUDGET)),
+        ] {
+            let what = format!("{} on {}", policy.name(), backend.name);
+            let [mut cache, mut plain] = [cache(&policy, device), cache(&policy, device)];
+            for cache in [&mut cache, &mut plain] {
+                cache.begin_prompt(Prompt::new(60).left_padding(PADDING.to_vec())).unwrap();
+            }
+            let calls = [(0, 25), (25, 35)].into_iter().chain((60..69).map(|token| (token, 1)));
+            for (start, length) in calls {
+                let found = step(&mut cache, &all, start, length, &Growing);
+                let expected = step(&mut plain, &grown, start, length, &NoPositionEncoding);
+                for (found, expected) in found.into_iter().zip(expected) {
+                    let off = farthest(found, expected);
+                    assert!(off < 1e-4, "{what}, from {start}: {off}");
+                }
+            }
+            for layer in 0..SHAPE.layers {
+                let kept = [&cache, &plain].map(|cache| cache.kept_positions(layer).unwrap());
+                assert_eq!(kept[0], kept[1], "{what}");
+                let [q, own] =
+                    [&all, &grown].map(|layers| layers[layer][0].clone().narrow(2, 69, 1));
+                let found = cache.read(layer, q, &Growing).unwrap();
+                let off = farthest(found, plain.read(layer, own, &NoPositionEncoding).unwrap());
+                assert!(off < 1e-4, "{what}, read: {off}");
+            }
+        }
+    }
+}
+
 /// Columns of each layer at these places, joined.
 fn places(layer: &Qkv, places: &[usize]) -> Qkv {
     layer.clone().map(|x| {

@@ -226,6 +226,7 @@ impl Runner {
         report.bytes_held = cache.bytes_held();
         report.bytes_full = batch * (prompt + new) * self.dimensions.token_bytes(self.dtype);
         report.bytes_in_use = self.in_use();
+        report.boundary_ms = self.boundary_ms(batch)?;
         report.finish();
         if !self.fits(report.bytes_reserved) {
             let gib = |bytes: Option<u64>| bytes.unwrap_or(0) as f64 / f64::from(1 << 30);
@@ -409,6 +410,38 @@ impl Runner {
             batch = if next < fails { next } else { fits.midpoint(fails) };
         }
         (fits > 0).then_some(fits)
+    }
+
+    /// Milliseconds of the moves of a step between devices; `None` on one.
+    fn boundary_ms(&self, batch: usize) -> Result<Option<f64>> {
+        let devices = self.model.devices();
+        let [first, others @ ..] = &devices[..] else { return Ok(None) };
+        if others.is_empty() {
+            return Ok(None);
+        }
+        let zeros = |width| Tensor::<3>::zeros([batch, 1, width], (first, self.dtype));
+        let moves = |x: &Tensor<3>, logits: &Tensor<3>| {
+            let mut x = x.clone();
+            for device in others {
+                x = x.to_device(device);
+            }
+            // What is read waits for the moves before.
+            let logits = logits.clone().to_device(&x.device()) + x.narrow(2, 0, 1);
+            logits.to_device(first)
+        };
+        let (x, logits) = (zeros(self.dimensions.hidden), zeros(self.dimensions.vocabulary));
+        let last = logits.to_device(&others[others.len() - 1]);
+        let time = |rounds: usize| -> Result<f64> {
+            self.sync()?;
+            let started = Instant::now();
+            for _ in 0..rounds {
+                drop(moves(&x, &last));
+            }
+            self.sync()?;
+            Ok(ms(started.elapsed()) / rounds as f64)
+        };
+        time(WARM_UP)?;
+        Ok(Some(time(AT_ONCE)?))
     }
 
     /// Bytes that the allocator has taken from the device that has given most.

@@ -41,6 +41,9 @@ pub struct Report {
     pub decode_tokens_per_s: Option<f64>,
     /// New tokens per second with the prefill counted, of the batch.
     pub tokens_per_s: Option<f64>,
+    /// Milliseconds of a step that activations take from device to device, and logits back to the
+    /// first, where there are several.
+    pub boundary_ms: Option<f64>,
     /// Bytes that the cache reports at the end.
     pub bytes_held: usize,
     /// Bytes that all keys and values of prompts and answers would take.

@@ -19,8 +19,8 @@ use burn::tensor::Device;
 pub use error::Error;
 pub use step::{StepGraph, room_of};
 
-/// Whether steps on this device may be recorded: whether it is one of CubeCL's, in a build that does
-/// not fuse operations.
+/// Whether steps on this device may be recorded: whether it is one of CubeCL's, in a build that
+/// does not fuse operations.
 pub fn may_record(device: &Device) -> bool {
     recording::Recorder::of(device).is_some()
 }

@@ -45,7 +45,7 @@ fn texts(architecture: Architecture) -> (&'static str, &'static str) {
         Architecture::Mixtral => ("Mixtral 8x7B, 8x22B", "experts"),
         Architecture::Gemma2 => ("Gemma 2", "norms behind blocks too, capped scores, windows"),
         Architecture::Gemma3 => {
-            ("Gemma 3 1B, text models", "norms behind blocks too, two rotary embeddings, windows")
+            ("Gemma 3, text part", "norms behind blocks too, two rotary embeddings, windows")
         }
         Architecture::Olmo2 => ("OLMo 2", "norms behind blocks, norms over all heads"),
         Architecture::Olmo3 => ("OLMo 3", "OLMo 2's, windows"),
@@ -58,6 +58,9 @@ fn texts(architecture: Architecture) -> (&'static str, &'static str) {
         Architecture::GptOss => ("gpt-oss-20b, -120b", "sinks, windows, experts in MXFP4"),
         Architecture::Qwen3Next => {
             ("Qwen3-Next-80B-A3B", "recurrent layers, gated attention, gated shared expert")
+        }
+        Architecture::Llama4 => {
+            ("Llama 4, text part", "chunks, queries scaled by position, experts of weighed input")
         }
     }
 }

@@ -52,6 +52,7 @@ mod weight_plan;
 pub use architecture::Architecture;
 pub use checkpoint::source::{is_gguf, parts_of};
 pub use config::activation::Activation;
+pub use config::attn_temperature::AttnTemperature;
 pub use config::delta_net_config::DeltaNetConfig;
 pub use config::experts_config::ExpertsConfig;
 pub use config::latent_config::LatentConfig;

@@ -119,6 +119,9 @@ impl Model {
         devices.devices().iter().try_for_each(|device| check_type(device, dtype))?;
         let mut weights = open()?;
         let embedding = config.architecture.checkpoint_name("model.embed_tokens.weight");
+        if config.is_text_part {
+            weights.take_text_part();
+        }
         weights.complete_names(&embedding);
         weights.leave_out(|name| drafts(&config, name));
         unstack::unstack(&mut weights, &config)?;

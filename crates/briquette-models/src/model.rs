@@ -21,19 +21,19 @@ use crate::{
         build::Build,
         decoder::Decoder,
         latent::READ_BY_HEADS,
+        numbers::numbers,
         positions::Positions,
         projection::{Projection, Projections, within},
     },
-    weight_plan::numbers,
 };
 
 /// A causal language model: token embedding, decoder layers of its
 /// [`Architecture`](crate::Architecture), and a head that may share the embedding.
 ///
-/// It computes on the device, or [devices](crate::DeviceMap), and in the data type it was loaded with; keys and values live in the
-/// [`KvCache`] given to each call. Load it on the device it is to run on: moving the module moves
-/// its parameters, but neither quantized weights nor the tables of its position encoding, and its
-/// record has no quantized weights.
+/// It computes on the device, or [devices](crate::DeviceMap), and in the data type it was loaded
+/// with; keys and values live in the [`KvCache`] given to each call. Load it on the device it is to
+/// run on: moving the module moves its parameters, but neither quantized weights nor the tables of
+/// its position encoding, and its record has no quantized weights.
 #[derive(Module, Debug)]
 pub struct Model {
     pub(crate) model: Decoder,
@@ -161,8 +161,8 @@ impl Model {
         &self.config
     }
 
-    /// The device it computes on. Of a model on [several](crate::DeviceMap) it is the first: tokens are
-    /// given on it, and logits are returned there.
+    /// The device it computes on. Of a model on [several](crate::DeviceMap) it is the first: tokens
+    /// are given on it, and logits are returned there.
     pub fn device(&self) -> Device {
         self.model.embed_tokens.device()
     }

@@ -3,34 +3,14 @@
 use std::path::Path;
 
 use briquette_ops::QuantizedMatrix;
-use burn::{
-    module::{Module, ModuleVisitor, Param},
-    tensor::{DType, Device, Tensor},
-};
+use burn::tensor::{DType, Device};
 
 use crate::{
     Model, ModelConfig, Result, WeightBits,
     checkpoint::weights::Weights,
-    nn::{embedding::Embedding, projection::Projection},
+    nn::{embedding::Embedding, numbers::numbers, projection::Projection},
     quantize,
 };
-
-/// The numbers of a model's dense parameters.
-struct Numbers(usize);
-
-impl ModuleVisitor for Numbers {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // The lazy shape: nothing is allocated.
-        self.0 += param.lazy_shape().iter().product::<usize>();
-    }
-}
-
-/// The numbers of the dense parameters of a part of a model, loaded or not.
-pub(crate) fn numbers(part: &impl Module) -> usize {
-    let mut all = Numbers(0);
-    part.visit(&mut all);
-    all.0
-}
 
 /// [`Model::weight_bytes`] of a model that would be loaded so, and quantized to `bits`. The headers
 /// of its files are read, and the embedding and the head where both are stored and may be one.

@@ -19,7 +19,7 @@ use common::{
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
-const CHECKPOINTS: [&str; 28] = [
+const CHECKPOINTS: [&str; 30] = [
     "llama",
     "llama-linear",
     "llama-dynamic",
@@ -48,6 +48,8 @@ const CHECKPOINTS: [&str; 28] = [
     "gpt-oss",
     "gpt-oss-mxfp4",
     "qwen3-next",
+    "llama4",
+    "gemma3-multimodal",
 ];
 const VOCABULARY: usize = 96;
 
@@ -204,7 +206,7 @@ fn a_sliding_window_does_not_end_the_context() {
     let in_cache = Policy::streaming_llm(Budget::Tokens(16));
     for name in ["mistral-window", "gemma2", "gemma3"] {
         let model = load(name);
-        assert_eq!(model.config().sliding_window, Some(16), "{name}");
+        assert_eq!(model.config().sliding_window, Some(16.into()), "{name}");
         assert_eq!(model.context(&Policy::full()), Some(256), "{name}");
         // Windowed layers encode positions where tokens were written.
         assert_eq!(model.context(&in_cache), Some(256), "{name}");

@@ -198,7 +198,7 @@ fn a_file_of_one_key_is_the_first_model_of_its_type() {
     let sizes = (config.hidden_size, config.intermediate_size, config.num_hidden_layers);
     assert_eq!((sizes, config.vocab_size), ((4096, 11_008, 32), 32_000));
     let config = ModelConfig::from_json(r#"{ "model_type": "mistral" }"#).unwrap();
-    assert_eq!((config.num_key_value_heads, config.sliding_window), (8, Some(4096)));
+    assert_eq!((config.num_key_value_heads, config.sliding_window), (8, Some(4096.into())));
     // `null` is no window, where an absent key is one.
     let none = r#"{ "model_type": "mistral", "sliding_window": null }"#;
     assert_eq!(ModelConfig::from_json(none).unwrap().sliding_window, None);

@@ -5,7 +5,7 @@ mod common;
 
 use std::{collections::BTreeMap, fs};
 
-use briquette::{CacheConfig, KvCache, Policy};
+use briquette::{CacheConfig, KvCache, Policy, ops::Window};
 use briquette_models::{Architecture, Error, Model, ModelConfig, RopeScaling};
 use burn::tensor::DType;
 use common::{assert_invalid, device, fixtures, logits, row, with_keys};
@@ -62,7 +62,10 @@ fn a_file_without_keys_is_the_larger_model() {
     assert_eq!((sizes, config.vocab_size), ((2880, 2880, 36), 201_088));
     let experts = config.experts.unwrap();
     assert_eq!((experts.experts, experts.experts_per_token), (128, 4));
-    assert_eq!((config.sliding_window, config.sliding_layers.len()), (Some(128), 18));
+    assert_eq!(
+        (config.sliding_window.map(Window::size), config.sliding_layers.len()),
+        (Some(128), 18)
+    );
     assert!(config.sliding_layers.contains(&0) && !config.sliding_layers.contains(&1));
     assert_eq!((config.attention_bias, config.swiglu_limit), (true, Some(7.0)));
     assert_eq!((config.rope.theta, config.max_position_embeddings), (150_000.0, 131_072));

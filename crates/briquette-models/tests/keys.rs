@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 
+use briquette::ops::Window;
 use briquette_models::{Error, Model, generate};
 use burn::tensor::DType;
 use common::{cache, device, fixtures, options, row};
@@ -145,7 +146,7 @@ fn compare(model: &Model, outcome: &Outcome) -> Result<(), String> {
         Value::Array(ids) => ids.iter().map(|id| id.as_u64().unwrap() as u32).collect(),
         id => id.as_u64().into_iter().map(|id| id as u32).collect(),
     };
-    if config.sliding_window != *window || config.eos_token_ids != eos {
+    if config.sliding_window.map(Window::size) != *window || config.eos_token_ids != eos {
         return Err(format!(
             "the window is {:?}, that of transformers {window:?}; texts end with {:?}, there with {eos:?}",
             config.sliding_window, config.eos_token_ids

@@ -38,7 +38,8 @@ pub use attention::{
     AttentionInput, AttentionOps, AttentionOutput, ClusteredKv, DecodeInput, DecodeOutput, DenseKv,
     HeadPattern, KvLayout, MomentsInput, MomentsOutput, PackedGroups, PackedNumbers, PackedVectors,
     QuantizedKv, RaggedKv, RotaryTables, Scoring, SparseAttentionInput, SparseMap, SparseTiles,
-    Tail, Visibility, WindowInput, closest_patterns, minference_candidates, rotate, seen_entries,
+    Tail, Visibility, Window, WindowInput, closest_patterns, minference_candidates, rotate,
+    seen_entries,
 };
 pub use cluster::{
     AssignClustersInput, AssignClustersOutput, ClusterOps, ClusterOrder, EvictClusterInput,

@@ -10,7 +10,7 @@ pub use briquette_ops::{
     AttentionOps, AttentionOutput, AttentionStatistics, ClusterOps, Clustering, Entries, EntryOps,
     EvictLimits, EvictMergeInput, EvictSpreadInput, Fallback, HeadPattern, MergeInput, MergeOps,
     ModelOps, NearestInput, OpError, Ops, PackedNumbers, Reference, Scoring, SelectInput,
-    SelectOps, Selection, Split, Statistic, Visibility, gather_rows, norm, padding_mask,
+    SelectOps, Selection, Split, Statistic, Visibility, Window, gather_rows, norm, padding_mask,
 };
 
 /// Returns the fastest operations of this build: kernels on the devices that have them, tensor

@@ -1,7 +1,7 @@
 //! How query-key products become weights, as kernels read it: what a call does not have costs
 //! nothing, as it is decided when the kernel is compiled.
 
-use briquette_ops::Scoring;
+use briquette_ops::{Scoring, Window};
 use burn::{
     backend::Dispatch,
     tensor::{DType, Tensor},
@@ -17,6 +17,8 @@ pub(crate) struct ScoreKinds {
     pub(crate) sinks: bool,
     pub(crate) slopes: bool,
     pub(crate) window: bool,
+    /// Whether windows are chunks.
+    pub(crate) chunks: bool,
 }
 
 impl ScoreKinds {
@@ -60,12 +62,13 @@ impl From<Scoring> for Scores<Dispatch> {
         let numbers = ScoreNumbers {
             scale: scale as f32,
             softcap: softcap.unwrap_or(1.0) as f32,
-            window: window.unwrap_or(0).min(i32::MAX as usize) as i32,
+            window: window.map_or(1, |window| window.size().clamp(1, i32::MAX as usize) as i32),
             kinds: ScoreKinds {
                 softcap: softcap.is_some(),
                 sinks: sinks.is_some(),
                 slopes: slopes.is_some(),
                 window: window.is_some(),
+                chunks: matches!(window, Some(Window::Chunk(_))),
             },
         };
         let [sinks, slopes]: [Option<Tensor<2>>; 2] =
@@ -172,10 +175,19 @@ impl ScoreArgs {
         if comptime!(kinds.change_scores()) { f32::new(1.0) } else { self.scale }
     }
 
-    /// Whether an entry lies before the window of a query that it is so far from. There must be a
-    /// window.
-    pub(crate) fn hides(&self, distance: i32) -> bool {
-        distance <= -self.window
+    /// Whether an entry lies before the window of the query at `position`. `distance` is as in
+    /// [`score`](Self::score). There must be a window.
+    pub(crate) fn hides(
+        &self,
+        distance: i32,
+        position: i32,
+        #[comptime] kinds: ScoreKinds,
+    ) -> bool {
+        if comptime!(kinds.chunks) {
+            distance < -(position % self.window)
+        } else {
+            distance <= -self.window
+        }
     }
 
     /// The logit that takes part in the sum of a query head's weights. There must be sinks.
@@ -195,14 +207,20 @@ impl ScoreArgs {
     }
 
     /// The first position that a query at this one sees. There must be a window.
-    pub(crate) fn first_seen(&self, position: usize) -> usize {
-        let end = position + 1;
-        end - (self.window as usize).min(end)
+    pub(crate) fn first_seen(&self, position: usize, #[comptime] kinds: ScoreKinds) -> usize {
+        let window = self.window as usize;
+        if comptime!(kinds.chunks) {
+            position / window * window
+        } else {
+            let end = position + 1;
+            end - window.min(end)
+        }
     }
 
     /// The first position whose query does not see an entry at this one any more. There must be a
     /// window.
-    pub(crate) fn end_of_sight(&self, position: usize) -> usize {
-        position + self.window as usize
+    pub(crate) fn end_of_sight(&self, position: usize, #[comptime] kinds: ScoreKinds) -> usize {
+        let window = self.window as usize;
+        if comptime!(kinds.chunks) { (position / window + 1) * window } else { position + window }
     }
 }

@@ -58,9 +58,17 @@ pub struct Kind {
     pub slopes: Vec<f64>,
     /// Positions that a query sees, its own the last.
     pub window: Option<usize>,
+    /// Positions of a chunk, in which a query sees those up to its own.
+    pub chunk: Option<usize>,
 }
 
 impl Kind {
+    /// Whether a query at a position sees one that is not behind it.
+    pub fn sees(&self, at: usize, position: usize) -> bool {
+        self.window.is_none_or(|window| at - position < window)
+            && self.chunk.is_none_or(|chunk| at / chunk == position / chunk)
+    }
+
     /// The weights that a query `[head_dim]` of `head`, at a position, gives to `keys` at these
     /// `positions`, none of them behind its own.
     pub fn weights(
@@ -73,7 +81,7 @@ impl Kind {
         let slope = self.slopes.get(head).copied().unwrap_or(0.0);
         let logit = |(key, position): (&Vec<f64>, &usize)| {
             let distance = at - position;
-            if self.window.is_some_and(|window| distance >= window) {
+            if !self.sees(at, *position) {
                 return f64::NEG_INFINITY;
             }
             let score = dot(query, key) * scale;

@@ -245,7 +245,7 @@ fn play_of(model: &Model, policy: &Policy, steps: usize, what: &str) -> Played {
             .config
             .windows
             .as_ref()
-            .is_some_and(|all| all.iter().flatten().any(|&it| it > COLUMNS));
+            .is_some_and(|all| all.iter().flatten().any(|it| it.size() > COLUMNS));
     let found = replay(&mut cache, first, run, &launched, grows, what);
     // The host counts again, from where the device has come to.
     let last = TensorData::new(launched[steps - 1].tokens.clone(), [ROWS, 1]);

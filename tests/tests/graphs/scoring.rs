@@ -1,7 +1,7 @@
 //! Steps of models whose weights are more than a softmax of scaled products: caps, sink logits,
 //! ALiBi slopes, and windows in some layers.
 
-use briquette::{Budget, CacheConfig, Policy, Schedule};
+use briquette::{Budget, CacheConfig, Policy, Schedule, ops::Window};
 use briquette_tests::backends::{Backend, backends, records_steps};
 use burn::tensor::{Device, Tensor};
 
@@ -36,8 +36,10 @@ fn steps_of_layers_with_windows_are_replayed() {
     for backend in backends() {
         let few = vec![[None, Some(24)], [None, Some(wide)]];
         let more = vec![[Some(24), None], [Some(wide), Some(9)], [None, Some(1)]];
+        let chunks = [24, wide].map(|size| [Some(Window::Chunk(size)), None]);
         let windows = few.into_iter().chain(more.into_iter().filter(|_| backend.is_quick()));
-        for windows in windows {
+        let windows = windows.map(|windows| windows.map(|window| window.map(Window::Sliding)));
+        for windows in windows.chain(chunks) {
             let model = model(&backend.device, |config| config.with_windows(windows.to_vec()));
             for policy in policies(&backend) {
                 let what = format!("{windows:?}, {policy:?}, {}", backend.name);

@@ -4,7 +4,7 @@ use anyhow::Result;
 use briquette::ops::{HeadPattern, Ops, Reference};
 use briquette_ops::{
     AttentionInput, AttentionOps, DecodeInput, KvLayout, RaggedKv, Scoring, SparseAttentionInput,
-    SparseTiles, Tail,
+    SparseTiles, Tail, Window,
 };
 use burn::tensor::{Int, Tensor, TensorData, module, ops::AttentionModuleOptions};
 
@@ -20,7 +20,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let plain = || Scoring::plain((HEAD_DIM as f64).powf(-0.5));
     prefill(bench, "prefill", [heads, heads, tokens], plain());
     prefill(bench, "prefill-grouped", [heads, few, tokens], plain());
-    let window = Scoring { window: Some(tokens / 8), ..plain() };
+    let window = Scoring { window: Some((tokens / 8).into()), ..plain() };
     prefill(bench, "prefill-window", [heads, few, tokens], window);
     let softcap = Scoring { softcap: Some(50.0), ..plain() };
     prefill(bench, "prefill-softcap", [heads, few, tokens], softcap);
@@ -35,7 +35,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let sinks = Tensor::ones([heads], &bench.device);
     for (row, scoring) in [
         ("decode/4096-softcap", Scoring { softcap: Some(50.0), ..plain() }),
-        ("decode/4096-window", Scoring { window: Some(middle / 4), ..plain() }),
+        ("decode/4096-window", Scoring { window: Some((middle / 4).into()), ..plain() }),
         ("decode/4096-sinks", Scoring { sinks: Some(sinks), ..plain() }),
     ] {
         decode(bench, Decode { scoring, ..Decode::new(row, 1, middle) });
@@ -58,7 +58,7 @@ fn prefill(
     }
     let q = bench.noise([1, heads, tokens, HEAD_DIM], bench.dtype);
     let [k, v] = [(); 2].map(|()| bench.noise([1, kv_heads, tokens, HEAD_DIM], bench.dtype));
-    let seen = scoring.window.unwrap_or(tokens);
+    let seen = scoring.window.map_or(tokens, Window::size);
     let kind = scoring.beyond_plain().map(|kind| format!(", {kind}")).unwrap_or_default();
     let case = Case {
         row,

@@ -51,8 +51,9 @@ pub(crate) struct ModelArgs {
 pub(crate) struct DeviceArgs {
     /// Device of this build, as `briquette devices` lists them [default: the first]
     ///
-    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch or remote:ws://HOST:PORT. Layers
-    /// are shared out among several, `cuda:0,cuda:1`, by memory or as said: `cuda:0=24,cuda:1=8`.
+    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch or remote:ws://HOST:PORT.
+    /// Layers are shared out among several, cuda:0,cuda:1, by memory or as said:
+    /// cuda:0=24,cuda:1=8.
     #[arg(long = "device", value_name = "NAME", env = "BRIQUETTE_DEVICE")]
     name: Option<String>,
 }

@@ -24,7 +24,7 @@ pub enum Architecture {
     Mixtral,
     /// Gemma 2.
     Gemma2,
-    /// Gemma 3, its text model.
+    /// Gemma 3, its text part.
     Gemma3,
     /// OLMo 2.
     Olmo2,
@@ -42,6 +42,8 @@ pub enum Architecture {
     GptOss,
     /// Qwen3-Next.
     Qwen3Next,
+    /// Llama 4, its text part.
+    Llama4,
 }
 
 /// Where the norms of a layer are.
@@ -88,7 +90,7 @@ impl Architecture {
     /// Whether its checkpoints have rotated pairs of channels beside each other, and not in two
     /// halves.
     pub(crate) fn interleaves_pairs(self) -> bool {
-        matches!(self, Self::Glm | Self::Glm4)
+        matches!(self, Self::Glm | Self::Glm4 | Self::Llama4)
     }
 }
 

@@ -9,6 +9,7 @@ mod glm;
 mod gpt_oss;
 mod granite;
 mod llama;
+mod llama4;
 mod mistral;
 mod mixtral;
 mod olmo;
@@ -29,7 +30,7 @@ pub(crate) use falcon::{FalconLayer, layer_norm as falcon_norm};
 
 type Read = fn(&Keys) -> Result<ModelConfig>;
 
-const ARCHITECTURES: [(&str, Architecture, Read, Names); 19] = [
+const ARCHITECTURES: [(&str, Architecture, Read, Names); 20] = [
     ("llama", Architecture::Llama, llama::read, &[]),
     ("mistral", Architecture::Mistral, mistral::read, &[]),
     ("qwen2", Architecture::Qwen2, qwen2::read, &[]),
@@ -49,13 +50,24 @@ const ARCHITECTURES: [(&str, Architecture, Read, Names); 19] = [
     ("deepseek_v3", Architecture::DeepseekV3, deepseek::read_3, deepseek::NAMES_3),
     ("gpt_oss", Architecture::GptOss, gpt_oss::read, gpt_oss::NAMES),
     ("qwen3_next", Architecture::Qwen3Next, qwen3_next::read, qwen3_next::NAMES),
+    ("llama4_text", Architecture::Llama4, llama4::read, llama4::NAMES),
 ];
+
+/// Models that see more than text, by `model_type`, and the architecture of their text part.
+const AROUND: [(&str, Architecture); 2] =
+    [("gemma3", Architecture::Gemma3), ("llama4", Architecture::Llama4)];
 
 impl Architecture {
     /// The architecture of this `model_type`.
     pub fn named(model_type: &str) -> Option<Self> {
         let found = ARCHITECTURES.iter().find(|(name, ..)| *name == model_type);
         found.map(|(_, architecture, ..)| *architecture)
+    }
+
+    /// The architecture of the text part of this `model_type`, if models of it have other parts.
+    pub(crate) fn of_text_in(model_type: &str) -> Option<Self> {
+        let found = AROUND.iter().find(|(name, _)| *name == model_type);
+        found.map(|(_, architecture)| *architecture)
     }
 
     /// Every architecture.
@@ -70,7 +82,8 @@ impl Architecture {
 
     /// Every `model_type` that is read, separated by commas.
     pub fn names() -> String {
-        ARCHITECTURES.map(|(name, ..)| name).join(", ")
+        let names = ARCHITECTURES.iter().map(|(name, ..)| *name);
+        names.chain(AROUND.map(|(name, _)| name)).collect::<Vec<_>>().join(", ")
     }
 
     pub(crate) fn read(self, keys: &Keys) -> Result<ModelConfig> {
@@ -88,6 +101,7 @@ impl Architecture {
     pub(crate) fn stacked(self) -> &'static [Stacked] {
         match self {
             Self::GptOss => gpt_oss::STACKED,
+            Self::Llama4 => llama4::STACKED,
             _ => &[],
         }
     }

@@ -27,19 +27,8 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     };
     let config = ModelConfig::shared(Architecture::SmolLm3, keys, defaults)?;
     let layers = config.num_hidden_layers;
-    let layers_without_rope: BTreeSet<usize> = match own.no_rope_layers {
-        Some(rotated) if rotated.len() != layers => {
-            let must_be = format!("num_hidden_layers = {layers}");
-            return Err(invalid("the length of no_rope_layers", rotated.len(), must_be));
-        }
-        // The list says 1 where positions are encoded.
-        Some(rotated) => (0..layers).filter(|layer| rotated[*layer] == 0).collect(),
-        None => {
-            check_positive("no_rope_layer_interval", own.no_rope_layer_interval)?;
-            let last = |layer: &usize| (layer + 1).is_multiple_of(own.no_rope_layer_interval);
-            (0..layers).filter(last).collect()
-        }
-    };
+    let layers_without_rope =
+        layers_without_rope(own.no_rope_layers.as_ref(), own.no_rope_layer_interval, layers)?;
     let used = keys.shared.optional_window(None).is_some();
     let windowed = layers_without_rope.clone();
     let mlp_bias = keys.shared.mlp_bias.unwrap_or(false);
@@ -48,6 +37,26 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         keys.shared.window(None),
         |layer| used && windowed.contains(layer),
     )
+}
+
+/// The layers that do not encode positions: where a list says 0 and not 1, or without one the last
+/// of so many each.
+pub(super) fn layers_without_rope(
+    rotated: Option<&Vec<u8>>,
+    interval: usize,
+    layers: usize,
+) -> Result<BTreeSet<usize>> {
+    match rotated {
+        Some(rotated) if rotated.len() != layers => {
+            let must_be = format!("num_hidden_layers = {layers}");
+            Err(invalid("the length of no_rope_layers", rotated.len(), must_be))
+        }
+        Some(rotated) => Ok((0..layers).filter(|layer| rotated[*layer] == 0).collect()),
+        None => {
+            check_positive("no_rope_layer_interval", interval)?;
+            Ok((0..layers).filter(|layer| (layer + 1).is_multiple_of(interval)).collect())
+        }
+    }
 }
 
 #[derive(Deserialize)]

@@ -16,16 +16,22 @@ pub(crate) enum Outputs {
     Even,
     /// The second of each pair.
     Odd,
+    /// The first half.
+    First,
+    /// The second half.
+    Second,
 }
 
 impl Outputs {
     /// Their places among so many.
     pub(super) fn among(self, outputs: usize) -> impl ExactSizeIterator<Item = usize> {
-        let (first, step) = match self {
-            Self::All => (0, 1),
-            Self::Even => (0, 2),
-            Self::Odd => (1, 2),
+        let (range, step) = match self {
+            Self::All => (0..outputs, 1),
+            Self::Even => (0..outputs, 2),
+            Self::Odd => (1..outputs, 2),
+            Self::First => (0..outputs / 2, 1),
+            Self::Second => (outputs / 2..outputs, 1),
         };
-        (first..outputs).step_by(step)
+        range.step_by(step)
     }
 }

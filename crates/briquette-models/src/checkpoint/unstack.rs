@@ -167,6 +167,8 @@ mod tests {
         let of = |chosen| transposed(&bytes, 4, 2, chosen);
         assert_eq!(of(Outputs::Even), [0, 1, 8, 9, 4, 5, 12, 13]);
         assert_eq!(of(Outputs::Odd), [2, 3, 10, 11, 6, 7, 14, 15]);
+        assert_eq!(of(Outputs::First), [0, 1, 8, 9, 2, 3, 10, 11]);
+        assert_eq!(of(Outputs::Second), [4, 5, 12, 13, 6, 7, 14, 15]);
         assert_eq!(of(Outputs::All), [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]);
         assert!(transposed(&[], 0, 2, Outputs::Odd).is_empty());
     }

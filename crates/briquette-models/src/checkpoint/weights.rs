@@ -23,6 +23,9 @@ use crate::{
 /// The name of the head in a checkpoint.
 const HEAD: &str = "lm_head.weight";
 
+/// How names of tensors begin in a checkpoint that are not of the text part of its model.
+const OTHER_PARTS: [&str; 3] = ["vision_tower.", "vision_model.", "multi_modal_projector."];
+
 /// The tensors the model needs, by their names in a checkpoint.
 pub(crate) type Expected = BTreeMap<String, Slot>;
 
@@ -176,6 +179,23 @@ impl Weights {
         for name in names {
             self.rename(&name, &format!("{prefix}{name}"));
         }
+    }
+
+    /// Gives tensors of the text part of a model the names of a model of text, and leaves out those
+    /// of its other parts.
+    pub(crate) fn take_text_part(&mut self) {
+        for name in self.place.keys().cloned().collect::<Vec<_>>() {
+            let inner = name.strip_prefix("model.language_model.");
+            let inner = inner.map(|rest| format!("model.{rest}"));
+            let outer = || name.strip_prefix("language_model.").map(str::to_owned);
+            if let Some(own) = inner.or_else(outer) {
+                self.rename(&name, &own);
+            }
+        }
+        self.leave_out(|name| {
+            let name = name.strip_prefix("model.").unwrap_or(name);
+            OTHER_PARTS.iter().any(|part| name.starts_with(part))
+        });
     }
 
     /// Leaves out tensors by their names, as if the files had none such.

@@ -1,15 +1,15 @@
 use std::fmt::Debug;
 
-use briquette::{CacheConfig, Policy};
+use briquette::{CacheConfig, Policy, ops::Window};
 use burn::tensor::DType;
 
 use crate::{Error, ModelConfig, Result};
 
 /// How a model's attention differs from the usual, as its caches must know.
 impl ModelConfig {
-    /// The tokens that a query of a layer sees, itself included; `None` is all of the context.
-    pub fn window(&self, layer: usize) -> Option<usize> {
-        let hides = |window: &usize| *window < self.max_position_embeddings;
+    /// The tokens that a query of a layer sees; `None` is all of the context.
+    pub fn window(&self, layer: usize) -> Option<Window> {
+        let hides = |window: &Window| window.size() < self.max_position_embeddings;
         self.sliding_window.filter(hides).filter(|_| self.sliding_layers.contains(&layer))
     }
 
@@ -21,11 +21,12 @@ impl ModelConfig {
     /// Checks that a policy has a layer to compress, if it compresses: those with a window hold
     /// what their next token sees.
     pub(crate) fn check_layers_to_compress(&self, policy: &Policy) -> Result<()> {
-        let windows: Option<Vec<usize>> =
+        let windows: Option<Vec<Window>> =
             (0..self.num_hidden_layers).map(|layer| self.window(layer)).collect();
         match windows.as_deref() {
             Some(&[window, ..]) if policy.budget().is_some() => {
-                Err(Error::NoLayerToCompress { policy: policy.name().to_owned(), window })
+                let (policy, window) = (policy.name().to_owned(), window.size());
+                Err(Error::NoLayerToCompress { policy, window })
             }
             _ => Ok(()),
         }

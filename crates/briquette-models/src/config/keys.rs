@@ -106,6 +106,16 @@ impl SharedKeys {
         self.layers_of_kind(("sliding_attention", supported), layers, otherwise)
     }
 
+    /// The layers that attend in chunks, likewise.
+    pub(crate) fn chunked_layers(
+        &self,
+        layers: usize,
+        otherwise: impl Fn(&usize) -> bool,
+    ) -> Result<BTreeSet<usize>> {
+        let supported = "full_attention and chunked_attention";
+        self.layers_of_kind(("chunked_attention", supported), layers, otherwise)
+    }
+
     /// The layers of the one kind that a family has beside full attention, with the text of both.
     pub(crate) fn layers_of_kind(
         &self,

@@ -2,6 +2,7 @@
 //! that they describe.
 
 pub(crate) mod activation;
+pub(crate) mod attn_temperature;
 pub(crate) mod cache_attention;
 pub(crate) mod delta_net_config;
 pub(crate) mod experts_config;
@@ -16,3 +17,4 @@ pub(crate) mod rope_keys;
 pub(crate) mod rope_scaling;
 pub(crate) mod routing;
 pub(crate) mod sizes;
+pub(crate) mod text_part;

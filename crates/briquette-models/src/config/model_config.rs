@@ -12,10 +12,11 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use briquette::CacheShape;
+use briquette::{CacheShape, ops::Window};
 
 use crate::{
-    Activation, Architecture, DeltaNetConfig, Error, ExpertsConfig, LatentConfig, Result,
+    Activation, Architecture, AttnTemperature, DeltaNetConfig, Error, ExpertsConfig, LatentConfig,
+    Result,
     architecture::Defaults,
     checkpoint::{
         gguf::{self, Gguf},
@@ -27,6 +28,7 @@ use crate::{
         quantization,
         rope::RopeConfig,
         rope_keys::RopeKeys,
+        text_part,
     },
     json::{parse, read_text},
     setting::{check_positive, check_positive_number, invalid, unsupported},
@@ -41,6 +43,8 @@ pub enum QkNorm {
     Heads,
     /// All heads of a token together (OLMo 2).
     All,
+    /// Each head by itself, without weights, in layers that encode positions (Llama 4).
+    Unweighted,
 }
 
 /// The dimensions and settings of a model: what `config.json` says, with the defaults of its
@@ -70,14 +74,13 @@ pub struct ModelConfig {
     pub rope: RopeConfig,
     /// The rotary position embedding of the layers in `sliding_layers`, if it is another (Gemma 3).
     pub local_rope: Option<RopeConfig>,
-    /// The layers that do not encode positions (SmolLM3).
+    /// The layers that do not encode positions (SmolLM3, Llama 4).
     pub layers_without_rope: BTreeSet<usize>,
     /// Tokens of context: that of the file, or the context of the first training where frequencies
     /// change beyond it. [`with_context`](Self::with_context) chooses another.
     pub max_position_embeddings: usize,
-    /// The tokens that a query of a windowed layer sees, itself included; `None` if no layer has a
-    /// window.
-    pub sliding_window: Option<usize>,
+    /// The tokens that a query of a windowed layer sees; `None` if no layer has a window.
+    pub sliding_window: Option<Window>,
     /// The layers that have the window. Where a file names a window that no layer of the
     /// architecture has, this is empty and texts end with the window.
     pub sliding_layers: BTreeSet<usize>,
@@ -101,6 +104,8 @@ pub struct ModelConfig {
     pub latent: Option<LatentConfig>,
     /// Layers of linear attention, if it has some.
     pub delta_net: Option<DeltaNetConfig>,
+    /// What scales the queries of layers that do not encode positions.
+    pub attn_temperature: Option<AttnTemperature>,
     /// Factor of query-key products; `None` is `1 / √head_dim`.
     pub softmax_scale: Option<f64>,
     /// Factor of the embeddings (Gemma, Granite).
@@ -115,6 +120,9 @@ pub struct ModelConfig {
     pub final_logit_softcapping: Option<f64>,
     /// The token a text begins with.
     pub bos_token_id: Option<u32>,
+    /// Whether it is the text part of a model that sees more than text, whose other tensors are
+    /// left out.
+    pub is_text_part: bool,
     /// The tokens that end a text.
     pub eos_token_ids: Vec<u32>,
     /// The token that fills a padded column.
@@ -197,7 +205,7 @@ impl ModelConfig {
     pub fn longest_context(&self) -> usize {
         let longest = self.rope.scaling.longest().unwrap_or(self.max_position_embeddings);
         let end = self.sliding_window.filter(|_| self.sliding_layers.is_empty());
-        longest.min(end.unwrap_or(usize::MAX))
+        longest.min(end.map_or(usize::MAX, Window::size))
     }
 
     /// Numbers of layers and heads, and the width of a head, for a cache of this model. Layers are
@@ -215,6 +223,13 @@ impl ModelConfig {
     fn parse(text: &str, origin: &str) -> Result<Self> {
         // The architecture comes first: another one need not have the keys read below.
         let Family { model_type } = parse(text, origin)?;
+        if let Some(architecture) = Architecture::of_text_in(&model_type) {
+            let text = text_part::keys_of(architecture, text, origin)?;
+            let origin = format!("{origin}, text_config");
+            let config = architecture.read(&Keys::parse(&text, &origin)?)?;
+            config.check()?;
+            return Ok(Self { is_text_part: true, ..config });
+        }
         let Some(architecture) = Architecture::named(&model_type) else {
             let found = shown(model_type);
             return Err(Error::ModelType { found, known: Architecture::names() });
@@ -310,12 +325,14 @@ impl ModelConfig {
             experts: None,
             latent: None,
             delta_net: None,
+            attn_temperature: None,
             softmax_scale: None,
             embedding_multiplier: None,
             residual_multiplier: None,
             logits_scaling: None,
             attn_logit_softcapping: None,
             final_logit_softcapping: None,
+            is_text_part: false,
             bos_token_id: file.bos_token_id.and_then(token),
             eos_token_ids: file.eos_token_id.as_ref().map_or_else(Vec::new, TokenIds::tokens),
             pad_token_id: file.pad_token_id.and_then(token),
@@ -336,7 +353,7 @@ impl ModelConfig {
             }
             _ => {}
         }
-        let sliding_window = window.filter(|_| !sliding_layers.is_empty());
+        let sliding_window = window.filter(|_| !sliding_layers.is_empty()).map(Window::Sliding);
         Ok(Self { sliding_window, sliding_layers, ..self })
     }
 
@@ -350,7 +367,7 @@ impl ModelConfig {
 
     /// The same with texts that end with the window, within which no layer needs one.
     fn within_window(self) -> Self {
-        let longest = self.sliding_window.unwrap_or(self.max_position_embeddings);
+        let longest = self.sliding_window.map_or(usize::MAX, Window::size);
         Self {
             max_position_embeddings: self.max_position_embeddings.min(longest),
             sliding_layers: BTreeSet::new(),

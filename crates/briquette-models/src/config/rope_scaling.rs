@@ -147,8 +147,8 @@ impl RopeScaling {
             "llama3" => {
                 let low = require("low_freq_factor", parameters.low_freq_factor)?;
                 let high = require("high_freq_factor", parameters.high_freq_factor)?;
-                if high <= low {
-                    let must_be = format!("above low_freq_factor = {low}");
+                if high < low {
+                    let must_be = format!("at least low_freq_factor = {low}");
                     return Err(invalid("high_freq_factor", high, must_be));
                 }
                 Ok(Self::Llama3 {
@@ -287,7 +287,7 @@ impl RopeScaling {
                     let wavelength = frequency.recip() * TAU as f32;
                     if wavelength > (original / low) as f32 {
                         frequency / *factor as f32
-                    } else if wavelength < (original / high) as f32 {
+                    } else if wavelength <= (original / high) as f32 {
                         frequency
                     } else {
                         let share = wavelength.recip() * original as f32;

@@ -3,7 +3,7 @@ use crate::{
     setting::{check_positive, check_positive_number, invalid},
 };
 
-/// How the experts of a token are chosen by its gates, and what weighs their outputs.
+/// How the experts of a token are chosen by its gates, and what weighs them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Routing {
@@ -19,6 +19,9 @@ pub enum Routing {
         /// Factor of the weights.
         scale: f64,
     },
+    /// The highest gates, with their sigmoids as factors of what experts are given, and not of
+    /// their outputs (Llama 4).
+    InputSigmoid,
 }
 
 impl Routing {

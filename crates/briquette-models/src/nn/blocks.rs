@@ -17,8 +17,8 @@ use crate::{
     nn::{
         attend::LayerAttention,
         build::Build,
+        head_norm::HeadNorm,
         projection::{Projection, Projections},
-        rms_norm::RmsNorm,
     },
 };
 
@@ -29,8 +29,8 @@ pub(crate) struct Attention {
     pub(crate) k_proj: Projection,
     pub(crate) v_proj: Projection,
     pub(crate) o_proj: Projection,
-    pub(crate) q_norm: Option<RmsNorm>,
-    pub(crate) k_norm: Option<RmsNorm>,
+    pub(crate) q_norm: Option<HeadNorm>,
+    pub(crate) k_norm: Option<HeadNorm>,
     /// A logit per query head, which the cache is [told](crate::Model::cache_config) of.
     pub(crate) sinks: Option<Param<Tensor<1>>>,
     /// Whether norms are of all heads of a token together.
@@ -41,16 +41,20 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    pub(crate) fn new(build: Build<'_>) -> Self {
+    pub(crate) fn new(build: Build<'_>, layer: usize) -> Self {
         let config = build.config;
         let (hidden, head_dim) = (config.hidden_size, config.head_dim);
         let is_gated = config.architecture.gates_heads();
         let queries = config.num_attention_heads * head_dim;
         let keys = config.num_key_value_heads * head_dim;
         let linear_in = |output| build.linear(hidden, output, config.attention_bias);
-        let norm = |all: usize| {
-            let channels = |norm| if norm == QkNorm::Heads { head_dim } else { all };
-            config.qk_norm.map(|norm| build.rms_norm(channels(norm)))
+        let norm = |all: usize| match config.qk_norm? {
+            QkNorm::Heads => Some(HeadNorm::Weighted(build.rms_norm(head_dim))),
+            QkNorm::All => Some(HeadNorm::Weighted(build.rms_norm(all))),
+            QkNorm::Unweighted => {
+                let is_rotated = !config.layers_without_rope.contains(&layer);
+                is_rotated.then_some(HeadNorm::Unweighted(config.rms_norm_eps))
+            }
         };
         let sinks = || Initializer::Zeros.init([config.num_attention_heads], build.device);
         Self {
@@ -112,7 +116,7 @@ fn parted(x: Tensor<3>, head_dim: usize) -> (Tensor<3>, Option<Tensor<3>>) {
 /// query_heads * head_dim]`. Norms are those of queries and keys.
 pub(crate) fn attend(
     [mut q, mut k, v]: [Tensor<4>; 3],
-    [q_norm, k_norm]: [&Option<RmsNorm>; 2],
+    [q_norm, k_norm]: [&Option<HeadNorm>; 2],
     at: LayerAttention<'_>,
 ) -> Result<Tensor<3>> {
     if let Some(norm) = q_norm {

@@ -5,7 +5,7 @@ use burn::{
 };
 
 use crate::{
-    Architecture, ExpertsConfig, Result,
+    Architecture, ExpertsConfig, Result, Routing,
     nn::{
         blocks::GatedFeedForward,
         build::Build,
@@ -17,7 +17,7 @@ use crate::{
 /// A mixture of experts (Shazeer et al., 2017,
 /// [arXiv:1701.06538](https://arxiv.org/abs/1701.06538)): a token goes through the few networks
 /// whose gates are highest, and their outputs are added with weights, as its
-/// [`Routing`](crate::Routing) says.
+/// [`Routing`] says.
 ///
 /// The gates are read to the host, which waits for the device once per layer: there each expert's
 /// tokens are collected, so an expert computes for these only.
@@ -88,13 +88,17 @@ impl Experts {
             let places = Tensor::<1, Int>::from_data(TensorData::new(places, [count]), &device);
             let weights = TensorData::new(weights, [count, 1]);
             let weights = Tensor::<2>::from_data(weights, (&device, dtype));
-            let output = expert.forward(rows.clone().select(0, places.clone()))? * weights;
+            let own = rows.clone().select(0, places.clone());
+            let output = match self.config.routing {
+                Routing::InputSigmoid => expert.forward(own * weights)?,
+                _ => expert.forward(own)? * weights,
+            };
             sum = sum.select_assign(0, places, output, IndexingUpdateOp::Add);
         }
         Ok(sum.reshape(shape))
     }
 
-    /// The tokens of each expert, with the weights of its output.
+    /// The tokens of each expert, with its weights of them.
     fn route(&self, rows: Tensor<2>) -> Result<Vec<Vec<(i64, f32)>>> {
         let count = rows.dims()[0] * self.experts.len();
         let gates = match &self.e_score_correction_bias {

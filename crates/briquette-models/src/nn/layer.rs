@@ -130,7 +130,7 @@ impl SelfAttention {
         }
         match build.config.architecture {
             Architecture::Phi3 => Self::Merged(MergedAttention::new(build)),
-            _ => Self::Separate(Attention::new(build)),
+            _ => Self::Separate(Attention::new(build, layer)),
         }
     }
 

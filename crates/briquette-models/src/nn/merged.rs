@@ -17,8 +17,8 @@ use crate::{
         attend::LayerAttention,
         blocks::{Attention, GatedFeedForward, attend, split_heads},
         build::Build,
+        head_norm::HeadNorm,
         projection::{Projection, Projections},
-        rms_norm::RmsNorm,
     },
 };
 
@@ -27,8 +27,8 @@ use crate::{
 pub(crate) struct MergedAttention {
     qkv_proj: Projection,
     pub(crate) o_proj: Projection,
-    q_norm: Option<RmsNorm>,
-    k_norm: Option<RmsNorm>,
+    q_norm: Option<HeadNorm>,
+    k_norm: Option<HeadNorm>,
     pub(crate) sinks: Option<Param<Tensor<1>>>,
     query_heads: usize,
     kv_heads: usize,

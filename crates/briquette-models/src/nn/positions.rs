@@ -16,7 +16,10 @@ impl Positions {
     pub(crate) fn new(config: &ModelConfig, placed: &Placed) -> Result<Self> {
         let of_devices = placed.each().map(|device| OfDevice::new(config, device));
         let of_devices = of_devices.collect::<Result<Vec<_>>>()?;
-        let none: Arc<dyn PositionEncoding> = Arc::new(NoPositionEncoding);
+        let none: Arc<dyn PositionEncoding> = match config.attn_temperature {
+            Some(temperature) => Arc::new(temperature),
+            None => Arc::new(NoPositionEncoding),
+        };
         let of = |layer| {
             let here = of_devices.iter().find(|here| here.device == *placed.of(layer));
             let with = here.filter(|_| !config.layers_without_rope.contains(&layer));

@@ -1,6 +1,6 @@
 use crate::{ExpertsConfig, Routing};
 
-/// Experts of a token and the weights of their outputs. Of equal gates the first expert's wins.
+/// Experts of a token and what weighs them. Of equal gates the first expert's wins.
 pub(crate) fn choose(
     config: &ExpertsConfig,
     gates: &[f32],
@@ -11,8 +11,9 @@ pub(crate) fn choose(
             let weights = softmax(gates);
             (weights.clone(), weights, 1.0)
         }
+        Routing::InputSigmoid => (sigmoid(gates), gates.to_vec(), 1.0),
         Routing::Sigmoid { groups, groups_per_token, scale } => {
-            let weights: Vec<f32> = gates.iter().map(|gate| 1.0 / (1.0 + (-gate).exp())).collect();
+            let weights = sigmoid(gates);
             let choice = weights.iter().zip(correction).map(|(weight, more)| weight + more);
             let choice = of_best_groups(choice.collect(), groups, groups_per_token);
             (weights, choice, scale as f32)
@@ -22,6 +23,10 @@ pub(crate) fn choose(
     let sum: f32 = chosen.iter().map(|expert| weights[*expert]).sum();
     let scale = if config.norm_topk_prob { scale / (sum + 1e-20) } else { scale };
     chosen.into_iter().map(|expert| (expert, weights[expert] * scale)).collect()
+}
+
+fn sigmoid(gates: &[f32]) -> Vec<f32> {
+    gates.iter().map(|gate| 1.0 / (1.0 + (-gate).exp())).collect()
 }
 
 fn softmax(gates: &[f32]) -> Vec<f32> {

@@ -5,6 +5,7 @@ mod closest;
 mod decode;
 mod estimate;
 mod host;
+mod local_window;
 mod ops;
 mod pattern;
 mod prefill;
@@ -22,6 +23,7 @@ pub use decode::{
     ClusteredKv, DecodeInput, DecodeOutput, DenseKv, KvLayout, PackedGroups, PackedNumbers,
     PackedVectors, QuantizedKv, RaggedKv, Tail,
 };
+pub use local_window::Window;
 pub use ops::AttentionOps;
 pub use pattern::HeadPattern;
 pub use prefill::{AttentionInput, AttentionOutput};

@@ -1,5 +1,7 @@
 use burn::tensor::{DType, FloatDType, Int, Tensor, activation::softmax};
 
+use super::local_window::Window;
+
 /// How query-key products become attention weights: times `scale`, capped, biased, and then the
 /// softmax over the entries that a query sees.
 #[derive(Clone, Debug)]
@@ -15,9 +17,8 @@ pub struct Scoring {
     /// A slope per query head, `[query_heads]`: scores get slope · (entry's position − query's
     /// position) added (ALiBi).
     pub slopes: Option<Tensor<1>>,
-    /// Number of positions that a query sees, its own and those before. Entries further back are
-    /// hidden.
-    pub window: Option<usize>,
+    /// The positions that a query sees; entries before them are hidden.
+    pub window: Option<Window>,
 }
 
 impl Scoring {

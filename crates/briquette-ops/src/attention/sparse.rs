@@ -49,7 +49,7 @@ impl SparseAttentionInput {
             }
         }
         if let Some(window) = attention.scoring.window {
-            input.value("the window", window, false, "none where heads have patterns")?;
+            input.value("the window", window.size(), false, "none where heads have patterns")?;
         }
         let places = Places::of(attention)?;
         let masks = estimate::masks(attention, patterns, &places)?;

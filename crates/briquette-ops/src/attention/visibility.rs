@@ -2,6 +2,7 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, Int, Tensor};
 
+use super::local_window::Window;
 use crate::constant::counting;
 
 /// Visibility of entries to queries: a query sees the entries at its own position or before, except
@@ -59,7 +60,7 @@ impl Visibility {
 pub fn seen_entries(
     queries: &Tensor<3, Int>,
     entries: &Tensor<3, Int>,
-    window: Option<usize>,
+    window: Option<Window>,
 ) -> Tensor<4, Bool> {
     let [batch, heads, columns] = entries.dims();
     let shape = [batch, heads, queries.dims()[2], columns];
@@ -69,6 +70,10 @@ pub fn seen_entries(
     let entries = entries.expand(shape);
     let seen = entries.clone().lower_equal(queries.clone().expand(shape)).bool_and(written);
     let Some(window) = window else { return seen };
-    let behind = queries.sub_scalar(window.min(i32::MAX as usize) as i64).expand(shape);
-    seen.bool_and(entries.greater(behind))
+    let size = window.size().clamp(1, i32::MAX as usize) as i64;
+    let first = match window {
+        Window::Sliding(_) => queries.sub_scalar(size - 1),
+        Window::Chunk(_) => queries.clone() - queries.remainder_scalar(size),
+    };
+    seen.bool_and(entries.greater_equal(first.expand(shape)))
 }

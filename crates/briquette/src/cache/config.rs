@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Tensor};
 use super::recurrent::RecurrentShape;
 use crate::{
     Budget, CacheShape, Error, LayerShape, Policy, PrefillCompression, Result, Schedule, check,
-    ops::{Ops, Scoring, best},
+    ops::{Ops, Scoring, Window, best},
 };
 
 /// The settings a cache needs beyond the model's shape and the policy.
@@ -25,9 +25,8 @@ pub struct CacheConfig {
     pub sinks: Option<Arc<[Tensor<1>]>>,
     /// The ALiBi slope of each query head, `[query_heads]`.
     pub slopes: Option<Tensor<1>>,
-    /// Number of positions that a query sees in each layer, its own and those before; `None` is
-    /// all.
-    pub windows: Option<Arc<[Option<usize>]>>,
+    /// The positions that a query sees in each layer; `None` is all up to its own.
+    pub windows: Option<Arc<[Option<Window>]>>,
     /// The device of each layer of attention, and behind them of each recurrent one; `None` is that
     /// of the cache for all.
     pub devices: Option<Arc<[Device]>>,
@@ -152,13 +151,13 @@ impl CacheConfig {
         self
     }
 
-    /// Sets the number of positions that a query sees in each layer, its own and those before; a
-    /// layer with `None` attends to all.
+    /// Sets the window of each layer: a number of positions, a query's own and those before, or
+    /// [chunks](Window::Chunk). A layer with `None` attends to all.
     ///
-    /// A layer with a window holds the tokens that the next one sees, in full precision: the policy
-    /// compresses the other layers only, and its budget is theirs.
-    pub fn with_windows(mut self, windows: Vec<Option<usize>>) -> Self {
-        self.windows = Some(windows.into());
+    /// A layer with a window holds the tokens that the next one may see, in full precision: the
+    /// policy compresses the other layers only, and its budget is theirs.
+    pub fn with_windows(mut self, windows: Vec<Option<impl Into<Window>>>) -> Self {
+        self.windows = Some(windows.into_iter().map(|window| window.map(Into::into)).collect());
         self
     }
 
@@ -221,8 +220,8 @@ impl CacheConfig {
         }
     }
 
-    /// The number of positions that a query sees in a layer; `None` is all.
-    pub(crate) fn window(&self, layer: usize) -> Option<usize> {
+    /// The positions that a query sees in a layer; `None` is all.
+    pub(crate) fn window(&self, layer: usize) -> Option<Window> {
         self.windows.as_ref().and_then(|all| all.get(layer).copied().flatten())
     }
 
@@ -234,7 +233,7 @@ impl CacheConfig {
             let must_be = format!("of {} layers, as the cache", shape.layers);
             return check::refuse("windows", format!("of {} layers", windows.len()), must_be);
         }
-        if windows.contains(&Some(0)) {
+        if windows.iter().flatten().any(|window| window.size() == 0) {
             return check::refuse("windows", 0, "at least 1 in a layer that has one");
         }
         if windows.iter().all(Option::is_none) {
@@ -245,11 +244,12 @@ impl CacheConfig {
         check::refuse("windows", found, "given to a policy that goes layer by layer")
     }
 
-    /// The policy of each layer with a window, which keeps the tokens that the next one sees.
+    /// The policy of each layer with a window, which keeps the tokens that the next one may see:
+    /// those of a chunk that has ended go one by one.
     pub(super) fn window_policies(&self) -> Arc<[Option<Policy>]> {
         let schedule = Schedule::always(1).with_prefill(PrefillCompression::EveryChunk);
-        let of_window = |window: usize| {
-            let before = window.saturating_sub(1).max(1);
+        let of_window = |window: Window| {
+            let before = window.size().saturating_sub(1).max(1);
             Policy::local_window(Budget::Tokens(before)).with_schedule(schedule)
         };
         let windows = self.windows.as_deref().unwrap_or_default();

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     CacheShape, Error, Policy, Result,
-    ops::{Entries, Fallback, expand_clusters},
+    ops::{Entries, Fallback, Window, expand_clusters},
 };
 
 impl KvCache {
@@ -143,7 +143,7 @@ impl KvCache {
         let CacheShape { layers, .. } = self.shape;
         let seen = self.tokens_seen();
         let of_layer = |layer: usize| {
-            let most = self.config.window(layer).unwrap_or(usize::MAX);
+            let most = self.config.window(layer).map_or(usize::MAX, Window::size);
             let tokens: usize = seen.iter().map(|&seen| seen.min(most)).sum();
             self.config.token_bytes(self.shape, layer, self.dtype()) * tokens
         };

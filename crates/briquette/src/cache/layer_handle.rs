@@ -46,8 +46,8 @@ impl KvCache {
     /// Creates a cache of one layer for each layer of `shape`, for models that own a cache object
     /// per layer. Each of them is called as layer 0.
     ///
-    /// Output weights, sinks, windows, layer shapes and devices in `config` are those of all layers,
-    /// and each cache gets its own.
+    /// Output weights, sinks, windows, layer shapes and devices in `config` are those of all
+    /// layers, and each cache gets its own.
     ///
     /// # Errors
     /// [`Error::LayersTogether`] for a policy that looks at all layers: one that shares budgets out

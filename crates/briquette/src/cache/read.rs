@@ -16,7 +16,7 @@ use crate::{
     Error, Result,
     ops::{Visibility, constant_ints},
     policy::PositionMode,
-    position::{Encode, PositionEncoding, behind, encode},
+    position::{Encode, PositionEncoding, behind, encode_queries},
     store::{SlotStore, StoreQuery, attend_entries, sees_all},
 };
 
@@ -103,7 +103,7 @@ impl KvCache {
             }
             PositionMode::Deferred => Some(of_entries.clone()),
         };
-        let queries = encode(encoding, queries, next, end, ops)?;
+        let queries = encode_queries(encoding, queries, next, end, ops)?;
         let is_full = cache.held().iter().all(|&held| held == of_entries.dims()[2]);
         let scoring = context.scoring();
         let visibility = match scoring.reads_positions() {

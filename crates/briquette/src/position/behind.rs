@@ -45,6 +45,11 @@ impl PositionEncoding for Behind<'_> {
         Tensor::cat(vec![first, self.encoding.encode_below(rest, positions, end)], 3)
     }
 
+    fn encode_queries(&self, x: Tensor<4>, positions: Tensor<3, Int>, end: usize) -> Tensor<4> {
+        let [first, rest] = self.split(x);
+        Tensor::cat(vec![first, self.encoding.encode_queries(rest, positions, end)], 3)
+    }
+
     fn max_positions(&self) -> Option<usize> {
         self.encoding.max_positions()
     }

@@ -26,6 +26,13 @@ pub trait PositionEncoding: Debug + Send + Sync {
         self.encode(x, positions)
     }
 
+    /// Encodes queries, of which positions may change more than of keys (Llama 4 scales those of
+    /// layers without rotation). By itself it encodes them as [`encode_below`](Self::encode_below).
+    /// Not called where there is a [rotary embedding](Self::rotary).
+    fn encode_queries(&self, x: Tensor<4>, positions: Tensor<3, Int>, end: usize) -> Tensor<4> {
+        self.encode_below(x, positions, end)
+    }
+
     /// Returns the rotary embedding if it is one, so that kernels can encode rows, or keys as they
     /// read them. Others are encoded by [`encode`](Self::encode).
     fn rotary(&self) -> Option<&RotaryEmbedding> {
@@ -128,7 +135,22 @@ pub(crate) fn encode(
     }
 }
 
-/// Encodes queries and keys as [`encode`] does; positions are `[batch, 1, tokens]`.
+/// Encodes queries at positions below `end`, as [`encode`] does rows.
+pub(crate) fn encode_queries(
+    encoding: &dyn PositionEncoding,
+    x: Tensor<4>,
+    positions: Tensor<3, Int>,
+    end: usize,
+    ops: &dyn Ops,
+) -> Result<Tensor<4>> {
+    match encoding.rotary() {
+        Some(_) => encode(encoding, x, positions, end, ops),
+        None => Ok(encoding.encode_queries(x, positions, end)),
+    }
+}
+
+/// Encodes queries as [`encode_queries`] does, and keys as [`encode`]; positions are
+/// `[batch, 1, tokens]`.
 pub(crate) fn encode_both(
     encoding: &dyn PositionEncoding,
     (queries, keys): (Tensor<4>, Tensor<4>),
@@ -142,7 +164,7 @@ pub(crate) fn encode_both(
             Ok(ops.rotate_both(queries, keys, RotaryTables { cosines, sines, positions })?)
         }
         None => Ok((
-            encoding.encode_below(queries, positions.clone(), end),
+            encoding.encode_queries(queries, positions.clone(), end),
             encoding.encode_below(keys, positions, end),
         )),
     }
@@ -167,7 +189,7 @@ pub(crate) fn decode(
     decoded.ok_or_else(|| Error::EncodingNotReversible { encoding: format!("{encoding:?}") })
 }
 
-/// Mean of the matrices that encode a row, multiplied from the right, at the positions
+/// Mean of the matrices that encode a query, multiplied from the right, at the positions
 /// `first..first + count`: `[rows, 1, head_dim, head_dim]`, f32, one matrix per element of `first`.
 /// Positions that cannot be encoded are left out; if none of them can, the last encodable position
 /// is used.
@@ -202,7 +224,7 @@ pub(crate) fn mean_rotation(
                 let positions =
                     Tensor::<1, Int>::arange(first as i64..(first + count) as i64, device);
                 let positions = positions.reshape([1, 1, count]).repeat_dim(2, head_dim);
-                let encoded = encoding.encode(rows, positions);
+                let encoded = encoding.encode_queries(rows, positions, first + count);
                 encoded.reshape([head_dim, count, head_dim]).mean_dim(1).squeeze_dim::<2>(1)
             }
         }

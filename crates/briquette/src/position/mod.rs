@@ -16,6 +16,6 @@ mod rotated;
 
 pub(crate) use behind::behind;
 pub use encoding::{Encode, NoPositionEncoding, PositionEncoding, RotatedBy};
-pub(crate) use encoding::{decode, encode, encode_both, mean_rotation};
+pub(crate) use encoding::{decode, encode, encode_both, encode_queries, mean_rotation};
 pub use rotary::RotaryEmbedding;
 pub use rotated::Rotated;

@@ -32,9 +32,10 @@ impl Encoded<'_> {
                 positions.push(next.min(end.saturating_sub(1)) as i64);
             }
             let count = positions.len();
+            let end = positions.iter().max().map_or(0, |last| *last as usize + 1);
             let positions = TensorData::new(positions, [1, 1, count]);
             let positions = send("positions to come", positions, &x.device());
-            self.encoding.encode(x.clone().repeat_dim(2, count), positions).mean_dim(2)
+            self.encoding.encode_queries(x.clone().repeat_dim(2, count), positions, end).mean_dim(2)
         };
         Ok(Tensor::cat(self.next.iter().map(of_row).collect(), 0))
     }

@@ -159,7 +159,7 @@ pub(super) fn column_scores_mma<E: Float, I: Int>(
     let powers = scoring.late_scale(kinds) * LOG2_E;
     let mut end = new;
     if comptime!(blueprint.skips()) {
-        end = scoring.end_of_sight(first + rows - 1).max(old) - old;
+        end = scoring.end_of_sight(first + rows - 1, kinds).max(old) - old;
         end = end.min(new);
     }
     let blocks = (end - start).div_ceil(block);
@@ -196,7 +196,7 @@ pub(super) fn column_scores_mma<E: Float, I: Int>(
         let mut whole = first + rows <= base + old + 1;
         if comptime!(kinds.window) {
             let last = base + block - 1 + old;
-            whole = whole && !scoring.hides(first as i32 - last as i32);
+            whole = whole && !scoring.hides(first as i32 - last as i32, last as i32, kinds);
         }
         let counted = base + block > local_start;
         #[unroll]
@@ -223,7 +223,7 @@ pub(super) fn column_scores_mma<E: Float, I: Int>(
                     let distance = key_positions[key] - position;
                     let mut hidden = key_positions[key] < 0 || key_positions[key] > position;
                     if comptime!(kinds.window) {
-                        hidden = hidden || scoring.hides(distance);
+                        hidden = hidden || scoring.hides(distance, position, kinds);
                     }
                     let score = &mut scores[key / 2 * 2 + tile];
                     let mut two = score[key % 2];

@@ -117,7 +117,7 @@ pub(super) fn column_scores_tiled<Q: Float, K: Float, I: Int>(
     }
     let mut end = new;
     if comptime!(blueprint.skips()) {
-        end = scoring.end_of_sight(first + SIDE - 1).max(old) - old;
+        end = scoring.end_of_sight(first + SIDE - 1, kinds).max(old) - old;
         end = end.min(new);
     }
     while base < end {
@@ -147,7 +147,7 @@ pub(super) fn column_scores_tiled<Q: Float, K: Float, I: Int>(
                     let distance = key_positions[row] - position;
                     let mut seen = key_positions[row] >= 0 && key_positions[row] <= position;
                     if comptime!(kinds.window) {
-                        seen = seen && !scoring.hides(distance);
+                        seen = seen && !scoring.hides(distance, position, kinds);
                     }
                     if seen {
                         let scaled = scores[row * 4 + column] * scoring.scale;

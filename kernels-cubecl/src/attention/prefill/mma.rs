@@ -119,7 +119,7 @@ pub(super) fn attention_mma<E: Float, I: Int>(
     let mut blocks = seen.div_ceil(block);
     let mut start = 0usize.runtime();
     if comptime!(blueprint.skips()) {
-        start = scoring.first_seen(first + old) / block * block;
+        start = scoring.first_seen(first + old, kinds) / block * block;
         blocks -= start / block;
     }
     let mut list = 0usize.runtime();
@@ -223,7 +223,7 @@ pub(super) fn attention_mma<E: Float, I: Int>(
         let mut whole = base + block <= first + plane * own + old + 1;
         if comptime!(kinds.window) {
             let last = first + plane * own + own - 1 + old;
-            whole = whole && !scoring.hides(base as i32 - last as i32);
+            whole = whole && !scoring.hides(base as i32 - last as i32, last as i32, kinds);
         }
         if comptime!(by_position || kinds.change_scores()) || !whole {
             #[unroll]
@@ -244,7 +244,7 @@ pub(super) fn attention_mma<E: Float, I: Int>(
                         let own = scoring.late_score(pair.extract(side), head, distance, kinds);
                         let mut hidden = hidden || position > row_positions[half];
                         if comptime!(kinds.window) {
-                            hidden = hidden || scoring.hides(distance);
+                            hidden = hidden || scoring.hides(distance, row_positions[half], kinds);
                         }
                         if comptime!(sparse) {
                             if !bits_set && !hidden {

@@ -98,7 +98,7 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
     let mut count = seen.div_ceil(SIDE);
     let mut start = 0usize.runtime();
     if comptime!(blueprint.skips()) {
-        start = scoring.first_seen(first + old) / SIDE * SIDE;
+        start = scoring.first_seen(first + old, kinds) / SIDE * SIDE;
         count -= start / SIDE;
     }
     let mut list = 0usize.runtime();
@@ -147,7 +147,7 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
                 let distance = position - positions[row];
                 let mut hidden = hidden || position > positions[row];
                 if comptime!(kinds.window) {
-                    hidden = hidden || scoring.hides(distance);
+                    hidden = hidden || scoring.hides(distance, positions[row], kinds);
                 }
                 if comptime!(sparse) {
                     if !whole && !hidden {

@@ -159,7 +159,7 @@ fn measure_tile<E: Float>(
                     let position = positions[column];
                     let mut hidden = position < 0 || position > limit;
                     if comptime!(kinds.window) {
-                        hidden = hidden || scoring.hides(position - limit);
+                        hidden = hidden || scoring.hides(position - limit, limit, kinds);
                     }
                     let score = &mut scores[eight];
                     let mut pair = score[half];
@@ -596,7 +596,7 @@ pub(super) fn weigh_planes<E: Float, I: Int>(
                             let distance = positions[own] - limit;
                             let mut hidden = positions[own] < 0 || positions[own] > limit;
                             if comptime!(kinds.window) {
-                                hidden = hidden || scoring.hides(distance);
+                                hidden = hidden || scoring.hides(distance, limit, kinds);
                             }
                             let score = &mut scores[own / 2 * 2 + eight];
                             let mut pair = score[own % 2];

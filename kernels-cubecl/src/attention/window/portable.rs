@@ -196,7 +196,7 @@ impl ScoreTile {
                 scores[i * n + j] = scoring.score(scaled, head, distance, kinds);
                 let mut hidden = position < 0 || position > limit;
                 if comptime!(kinds.window) {
-                    hidden = hidden || scoring.hides(distance);
+                    hidden = hidden || scoring.hides(distance, limit, kinds);
                 }
                 if hidden {
                     scores[i * n + j] = f32::new(MASKED);

@@ -28,20 +28,23 @@ const KV_HEADS: usize = 2;
 const SCALE: f64 = 0.5;
 
 /// All kinds together and each alone.
-fn kinds() -> [Kind; 7] {
+fn kinds() -> [Kind; 10] {
     let (sinks, slopes) = (vec![-1.0, 0.0, 0.5, 3.0], vec![0.5, 0.25, 0.0625, 0.0]);
-    let all = Kind { softcap: Some(1.5), sinks, slopes, window: Some(11) };
+    let all = Kind { softcap: Some(1.5), sinks, slopes, window: Some(11), chunk: None };
     let none = Kind::default;
     [
         all.clone(),
         Kind { softcap: all.softcap, ..none() },
         Kind { sinks: all.sinks.clone(), ..none() },
-        Kind { slopes: all.slopes, ..none() },
+        Kind { slopes: all.slopes.clone(), ..none() },
         Kind { window: all.window, ..none() },
         // More than a tile of keys.
         Kind { window: Some(45), ..none() },
         // A query sees itself alone, and nothing if it is padding.
-        Kind { sinks: all.sinks, window: Some(1), ..none() },
+        Kind { sinks: all.sinks.clone(), window: Some(1), ..none() },
+        Kind { chunk: Some(11), ..none() },
+        Kind { chunk: Some(45), ..none() },
+        Kind { window: None, chunk: Some(32), ..all },
     ]
 }
 
@@ -135,8 +138,7 @@ impl Case {
                     let at = self.position(row, column).max(0) as usize;
                     // Columns of the row's own tokens that the query sees.
                     let end = (column + 1).min(entries).saturating_sub(padding);
-                    let in_window =
-                        |last: &usize| kind.window.is_none_or(|window| at - last < window);
+                    let in_window = |last: &usize| kind.sees(at, *last);
                     if positions[..end].last().is_some_and(in_window) {
                         let asked = (&queries[(row * QUERY_HEADS + head) * new + query][..], at);
                         let own =
@@ -302,6 +304,21 @@ fn sinks_and_windows_of_one() {
 }
 
 #[test]
+fn chunks() {
+    check(7);
+}
+
+#[test]
+fn chunks_of_more_than_a_tile() {
+    check(8);
+}
+
+#[test]
+fn chunks_and_the_others_together() {
+    check(9);
+}
+
+#[test]
 fn kinds_that_do_not_fit_are_refused() {
     for backend in kernel_backends() {
         let device = &backend.device;
@@ -329,7 +346,7 @@ fn kinds_that_do_not_fit_are_refused() {
             let found = briquette_kernels::window_weights(window).unwrap_err();
             assert_eq!(found, RefusedBy("window_weights").shape(name, &[3], &[2]));
         }
-        let attention = input(Scoring { window: Some(7), ..plain() });
+        let attention = input(Scoring { window: Some(7.into()), ..plain() });
         let patterns = vec![HeadPattern::AShape { first: 1, recent: 4 }; 2];
         let found = sparse_attention(&SparseAttentionInput { attention, patterns }).unwrap_err();
         let expected = OpError::NoKernel { operation: "sparse attention", what: "window" };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use briquette::ops::Visibility;
-use briquette_ops::Scoring;
+use briquette_ops::{Scoring, Window};
 use briquette_tests::{backends::host, reference::Kind};
 use burn::tensor::{DType, Device, Int, Tensor};
 
@@ -46,7 +46,7 @@ fn scoring(kind: &Kind, scale: f64, device: &Device) -> Scoring {
         softcap: kind.softcap,
         sinks: of_heads(&kind.sinks),
         slopes: of_heads(&kind.slopes),
-        window: kind.window,
+        window: kind.window.map(Window::Sliding).or(kind.chunk.map(Window::Chunk)),
     }
 }
 

@@ -89,8 +89,8 @@ impl Call<'_> {
         self.of_head(&self.slopes, list, head).unwrap_or(0.0)
     }
 
-    /// Number of positions that a query sees.
-    pub(super) fn window(&self) -> i64 {
-        self.input.scoring.window.map_or(i64::MAX, |window| window as i64)
+    /// The first position that a query at this one sees.
+    pub(super) fn first_seen(&self, query: i64) -> i64 {
+        self.input.scoring.window.map_or(0, |window| window.first_seen(query).max(0))
     }
 }

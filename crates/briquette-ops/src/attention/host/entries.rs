@@ -152,11 +152,11 @@ impl Held {
         let own = queries[run.list / self.dims[1]];
         let start = run.list * columns + run.column;
         let of_entries = &of_entries[start..start + entries];
-        let window = call.window();
+        let first = call.first_seen(own);
         for (head, scores) in scores.chunks_exact_mut(entries).enumerate() {
             let slope = call.slope(run.list, head);
             for (score, &position) in scores.iter_mut().zip(of_entries) {
-                let is_seen = position >= 0 && position <= own && own - position < window;
+                let is_seen = (first..=own).contains(&position);
                 *score = match is_seen {
                     true => *score + slope * (position - own) as f32,
                     false => f32::NEG_INFINITY,

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Error, Result,
     cache::context::Context,
-    ops::{AttentionOutput, Entries, expand_clusters, seen_entries},
+    ops::{AttentionOutput, Entries, Window, expand_clusters, seen_entries},
     position::Encode,
     store::Store,
 };
@@ -140,7 +140,7 @@ fn hidden(
     queries: Tensor<3, Int>,
     entries: Tensor<3, Int>,
     group: usize,
-    window: Option<usize>,
+    window: Option<Window>,
 ) -> Tensor<4, Bool> {
     let hidden = seen_entries(&queries, &entries, window).bool_not();
     let [batch, heads, new, columns] = hidden.dims();

@@ -9,9 +9,9 @@ use super::{
 use crate::{
     Result,
     cache::{context::Context, shared_attention::Asked},
-    ops::{AttentionOutput, ClusterTable, Entries, Ops, Scoring, Visibility},
+    ops::{AttentionOutput, ClusterTable, Entries, Ops, Scoring, Visibility, Window},
     policy::PositionMode,
-    position::{Encode, encode},
+    position::{Encode, encode_queries},
     store::{Store, StoreQuery, attend_entries},
 };
 
@@ -51,7 +51,7 @@ pub(super) fn asked(
             let positions = CachePositions::new(context, input, all);
             let ranks = encode.map(|keys| &keys.positions);
             let positions = positions.of_newest(ranks).unwrap_or_else(|| positions.of_new(input));
-            self::encode(encoding, queries, positions, input.end, config.ops.as_ref())
+            encode_queries(encoding, queries, positions, input.end, config.ops.as_ref())
         }
     }
 }
@@ -60,11 +60,15 @@ pub(super) fn asked(
 /// that kernels take the call.
 fn scoring_of_call(context: Context<'_>, input: &LayerInput) -> Scoring {
     let scoring = context.scoring();
-    let hides = |&window: &usize| {
-        // The newest tokens are held, so that as few as a window are in that of one query.
-        let is_in_it = |counts: &[usize]| counts.iter().all(|&count| count <= window);
+    let hides = |window: &Window| {
+        let is_in_it = |counts: &[usize]| counts.iter().all(|&count| count <= window.size());
         let is_whole = is_in_it(input.span.seen());
-        !(is_whole || input.is_one_query() && is_in_it(&input.held))
+        match window {
+            // The newest tokens are held, so that as few as a window are in that of one query.
+            Window::Sliding(_) => !(is_whole || input.is_one_query() && is_in_it(&input.held)),
+            // Steps that are recorded in the first chunk go on behind it.
+            Window::Chunk(_) => !(is_whole && input.span.phase.is_prompt()),
+        }
     };
     Scoring { window: scoring.window.filter(hides), ..scoring }
 }

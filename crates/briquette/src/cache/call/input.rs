@@ -13,7 +13,7 @@ use crate::{
     check,
     ops::{AttentionStatistics, Entries},
     policy::PositionMode,
-    position::{PositionEncoding, encode, encode_both},
+    position::{PositionEncoding, encode_both, encode_queries},
     store::Store,
 };
 
@@ -130,7 +130,7 @@ pub(in crate::cache) fn place(
     let most = encoding.max_positions().unwrap_or(usize::MAX);
     let end = check_positions(context, &span, &held)?.max(context.reach.min(most));
 
-    let encoded = |x| encode(encoding, x, positions.clone(), end, config.ops.as_ref());
+    let encoded = |x| encode_queries(encoding, x, positions.clone(), end, config.ops.as_ref());
     let query_bytes = new.queries.dtype().size();
     let plain = || Queries { queries: new.queries.clone(), positions: positions.clone() };
     let plain = context.observes.holds_queries().then(plain);

@@ -14,7 +14,7 @@ use crate::{
     },
     ops::{AttentionStatistics, CountInput, Statistic, Visibility, group_mean},
     policy::PositionMode,
-    position::{Encode, encode},
+    position::{Encode, encode_queries},
     stage::ObservedHeads,
     store::Store,
     view::{Encoded, HeldQueries, Known, Moments, Window},
@@ -52,7 +52,7 @@ pub(in crate::cache) fn window<'a>(
             let positions = CachePositions::new(context, input, all);
             let ranks = encode_keys.as_ref().map(|keys| &keys.positions);
             let positions = positions.of_newest(ranks).unwrap_or_else(|| positions.of_last(size));
-            encode(encoding, last.queries, positions, input.end, ops)?
+            encode_queries(encoding, last.queries, positions, input.end, ops)?
         }
     };
     let known = match sums.filter(|_| window_is_query(context, input)) {

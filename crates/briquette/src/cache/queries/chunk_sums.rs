@@ -7,7 +7,7 @@ use crate::{
     cache::context::Context,
     ops::{Entries, Selection, expand_clusters, gather_rows, precise_product, send},
     policy::PositionMode,
-    position::encode,
+    position::{encode, encode_queries},
     view::HeldQueries,
 };
 
@@ -73,8 +73,8 @@ pub(in crate::cache) fn chunk_sums(
             let indices = tensor(list).expand([batch, heads, size]);
             gather_rows(x.clone(), &Selection { indices, counts: vec![size; batch * heads] })
         };
-        let asked =
-            encode(encoding, rows_of(&queries.queries, of_queries), positions.clone(), end, ops)?;
+        let asked = rows_of(&queries.queries, of_queries);
+        let asked = encode_queries(encoding, asked, positions.clone(), end, ops)?;
         let mut keys = rows_of(&entries.keys, of_keys);
         if policy.positions() != PositionMode::Written {
             keys = encode(encoding, keys, positions.clone(), end, ops)?;

@@ -17,7 +17,7 @@ use crate::{
         precise_product,
     },
     policy::PositionMode,
-    position::{PositionEncoding, encode},
+    position::{PositionEncoding, encode, encode_queries},
     stage::Repeat,
     store::{StoreQuery, attend_entries},
     view::reach,
@@ -225,7 +225,7 @@ impl Reconstruction<'_> {
             return Err(cache.refused("was asked of an empty layer"));
         };
         let at = |x, positions| encode(encoding, x, positions, part.end, ops);
-        let queries = at(new.queries, part.positions.clone())?;
+        let queries = encode_queries(encoding, new.queries, part.positions.clone(), part.end, ops)?;
         let keys = at(new.keys, part.positions.clone())?.cast(cache.dtype());
         let held = match cache.policy.positions() {
             PositionMode::Written => held,

@@ -345,7 +345,8 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
                         }
                     }
                     if comptime!(score_kinds.window) {
-                        hidden = hidden || scoring.hides(distance);
+                        hidden =
+                            hidden || scoring.hides(distance, row_positions[half], score_kinds);
                     }
                     let own = scoring.score(pair.extract(side), head, distance, score_kinds);
                     pair.insert(side, select(hidden, MASKED, own));

@@ -210,6 +210,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                     let entry_positions = &of.entry_positions;
                     let query_positions = &of.query_positions;
                     let mut hidden = false.runtime();
+                    let mut own_position = 0i32.runtime();
                     // The entry's position less the query's.
                     let mut distance = 0i32.runtime();
                     if comptime!(by_position && listed) {
@@ -227,22 +228,24 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                         let position = entry_positions[place];
                         let place = batch * query_positions.stride(0)
                             + own.min(group * new - 1) % new * query_positions.stride(2);
-                        let own_position = query_positions[place];
-                        hidden = position < I::new(0) || position > own_position;
+                        let of_query = query_positions[place];
+                        hidden = position < I::new(0) || position > of_query;
                         if comptime!(score_kinds.reads_distances()) {
-                            distance = i32::cast_from(position) - i32::cast_from(own_position);
+                            own_position = i32::cast_from(of_query);
+                            distance = i32::cast_from(position) - own_position;
                         }
                     } else if comptime!(!listed) {
                         let behind = own_entries.tail + own % new;
                         hidden = entry + new > behind;
                         if comptime!(score_kinds.reads_distances()) {
-                            distance = i32::cast_from(entry + new) - i32::cast_from(behind);
+                            own_position = i32::cast_from(behind) - i32::cast_from(new);
+                            distance = i32::cast_from(entry) - own_position;
                         }
                     }
                     let head = kv_head * group + own.min(group * new - 1) / new;
                     score = scoring.score(score, head, distance, score_kinds);
                     if comptime!(score_kinds.window) {
-                        hidden = hidden || scoring.hides(distance);
+                        hidden = hidden || scoring.hides(distance, own_position, score_kinds);
                     }
                     if comptime!(by_position || !listed) {
                         score = select(hidden, MASKED, score);

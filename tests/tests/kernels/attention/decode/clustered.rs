@@ -258,7 +258,7 @@ fn shared_attention_refuses() {
         assert_eq!(of_queries([1, 2, 2, 16]), expected);
         let expected = by.value("query_heads", 3, "a multiple of 2");
         assert_eq!(of_queries([1, 3, 1, 16]), expected);
-        let scoring = Scoring { window: Some(3), ..good.scoring.clone() };
+        let scoring = Scoring { window: Some(3.into()), ..good.scoring.clone() };
         let error = decode(&DecodeInput { scoring, ..good.clone() }).unwrap_err();
         assert_eq!(error, OpError::NoKernel { operation: Case::OPERATION, what: "window" });
         let expected = by.shape("norms", &[1, 2, 4], &[1, 2, 5]);

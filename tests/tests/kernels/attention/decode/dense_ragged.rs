@@ -65,6 +65,10 @@ fn cases() -> Vec<Case> {
         let kind = Kind { slopes, window: Some(70), ..capped_with_sinks(case.query_heads) };
         Case { kind, ..case }
     };
+    let chunked = |case: Case| {
+        let slopes = (1..=case.query_heads).map(|head| 0.5 / head as f64).collect();
+        Case { kind: Kind { slopes, chunk: Some(70), ..Kind::default() }, ..case }
+    };
     vec![
         case((1, 1, 1), 1, 1, 1, 1),
         case((2, 4, 2), 64, 1, 127, 130),
@@ -85,6 +89,9 @@ fn cases() -> Vec<Case> {
         sloped(case((1, 8, 2), 128, 1, 1100, 1100)),
         sloped(case((1, 4, 2), 64, 3, 129, 256)),
         sloped(padded(case((2, 4, 2), 64, 1, 130, 140), &[0, 129])),
+        chunked(case((1, 8, 2), 128, 1, 1100, 1100)),
+        chunked(case((1, 4, 2), 64, 3, 142, 256)),
+        chunked(padded(case((2, 4, 2), 64, 1, 130, 140), &[0, 129])),
         of_kind(list(case((2, 4, 2), 64, 1, 0, 1), &[64, 0, 1, 63])),
         of_kind(list(case((1, 8, 2), 128, 1, 3, 70), &[65, 1129])),
         of_kind(free(list(case((1, 4, 1), 100, 1, 2, 64), &[200]), 60)),

@@ -317,7 +317,7 @@ fn quantized_attention_refuses() {
         let sinks = Tensor::zeros([5], &backend.device);
         for (scoring, expected) in [
             (
-                Scoring { window: Some(3), ..good.scoring.clone() },
+                Scoring { window: Some(3.into()), ..good.scoring.clone() },
                 OpError::NoKernel { operation: Case::OPERATION, what: "window" },
             ),
             (Scoring { sinks: Some(sinks), ..good.scoring.clone() }, by.shape("sinks", &[5], &[6])),
