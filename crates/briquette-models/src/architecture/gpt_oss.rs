@@ -35,8 +35,8 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let experts_per_token = own.num_experts_per_tok.unwrap_or(4);
     // Published files have both.
     if let Some(other) = own.experts_per_token.filter(|other| *other != experts_per_token) {
-        let meant = experts_per_token;
-        return Err(contradiction("experts_per_token", other, "num_experts_per_tok", meant));
+        let read = own.num_experts_per_tok.map_or("absent, which is 4".into(), |n| n.to_string());
+        return Err(contradiction("experts_per_token", other, "num_experts_per_tok", read));
     }
     let experts = ExpertsConfig {
         experts: own.num_local_experts.unwrap_or(128),

@@ -358,7 +358,7 @@ impl ModelConfig {
     }
 
     /// The configuration of a family without windows. If a file names one, texts end with it:
-    /// `transformers` hides nothing in a prompt, and yet its cache forgets what has left the window.
+    /// `transformers` hides nothing in a prompt, and yet its cache forgets what has left it.
     pub(crate) fn without_windows(self, keys: &Keys) -> Result<Self> {
         let window = keys.shared.window(None);
         let config = self.with_window_of_layers(keys, window, |_| window.is_some())?;
