@@ -6,20 +6,24 @@ is greedy text, or the error of transformers. Fields are described in README.md.
 """
 
 import argparse
+import copy
 import json
 import tempfile
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GptOssConfig
 
+from architectures import scale_full_attention_only
 from common import REPOSITORY, settle, versions, write
 
 FIXTURES = REPOSITORY / "crates" / "briquette-models" / "tests" / "fixtures"
 # One of each family.
 FAMILIES = [
     "llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "falcon", "qwen3-moe", "mixtral", "gemma2", "gemma3",
+    "olmo2", "olmo3", "glm", "glm4", "granite", "gpt-oss", "deepseek-v3", "qwen3-next",
+    "llama4", "gemma3-multimodal",
 ]
 PROMPT = 10
 GREEDY = 12
@@ -149,6 +153,47 @@ def others(keys):
         case "smollm3":
             yield "no_rope: interval", dict(no_rope_layer_interval=2), ["no_rope_layers"]
             yield "no_rope: interval beside layers", dict(no_rope_layer_interval=3), []
+        case "gpt_oss":
+            number = keys["num_experts_per_tok"]
+            yield "experts per token: both alike", dict(experts_per_token=number), []
+            yield "experts per token: both, unlike", dict(experts_per_token=number - 1), []
+            yield "experts per token: the older name", dict(experts_per_token=number), ["num_experts_per_tok"]
+        case "deepseek_v3":
+            number, rotated = keys["n_routed_experts"], keys["qk_rope_head_dim"]
+            yield "experts: num_local_experts", dict(num_local_experts=number), ["n_routed_experts"]
+            yield "experts: both alike", dict(num_local_experts=number), []
+            yield "experts: both, unlike", dict(num_local_experts=number // 2), []
+            yield "head_dim: another than the rotated", dict(head_dim=rotated // 2), []
+            yield "qk_head_dim: another than the sum", dict(qk_head_dim=rotated), []
+            yield "kv heads: fewer", dict(num_key_value_heads=heads // 2), []
+            yield "rope: not interleaved", dict(rope_interleave=False), []
+            for key in ["mscale", "mscale_all_dim"]:
+                without = {other: value for other, value in keys["rope_parameters"].items() if other != key}
+                yield f"rope: no {key}", dict(rope_parameters=without), []
+        case "llama4_text":
+            layers = keys["num_hidden_layers"]
+            without = ["no_rope_layers", "layer_types"]
+            yield "no_rope: interval", dict(no_rope_layer_interval=2), without
+            yield "no_rope: interval, no list", dict(no_rope_layer_interval=2, no_rope_layers=[]), ["layer_types"]
+            yield "no_rope: interval beside layers", dict(no_rope_layer_interval=3), []
+            yield "no_rope: neither", {}, without
+            yield "experts: step", {}, ["moe_layers"]
+            yield "experts: step beside layers", dict(interleave_moe_layer_step=1), []
+            yield "experts: neither", {}, ["moe_layers", "interleave_moe_layer_step"]
+            yield "chunk: null", dict(attention_chunk_size=None), []
+            yield "chunk: null, layers full", dict(attention_chunk_size=None, layer_types=[F] * layers), []
+            yield "chunk: layers full", dict(layer_types=[F] * layers), []
+            yield "temperature: a number", dict(attn_temperature_tuning=4), []
+            yield "temperature: 0", dict(attn_temperature_tuning=0), []
+            yield "temperature: false", dict(attn_temperature_tuning=False), []
+            yield "norms: false", dict(use_qk_norm=False), []
+        case "glm" | "glm4" | "qwen3_next":
+            without = {key: value for key, value in keys["rope_parameters"].items() if key != "partial_rotary_factor"}
+            yield "rope: no partial", dict(rope_parameters=without), ["partial_rotary_factor"]
+            if keys["model_type"] == "qwen3_next":
+                yield "layers: interval", dict(full_attention_interval=2), ["layer_types"]
+                yield "layers: interval beside layers", dict(full_attention_interval=3), []
+                yield "window: beside layers that have none", dict(sliding_window=16), []
         case "gemma2" | "gemma3_text":
             yield "window: pattern", dict(sliding_window_pattern=2), ["layer_types"]
             yield "window: pattern beside layers", dict(sliding_window_pattern=3), []
@@ -171,6 +216,23 @@ def cases(keys):
         for head in HEADS:
             said, without = ({}, ["tie_word_embeddings"]) if tied is None else (dict(tie_word_embeddings=tied), [])
             yield f"tied {tied}: {head}", said, without, head
+
+
+def beside(keys):
+    """Cases of keys that stand beside the text part of a model that sees more."""
+    for key in sorted(set(keys) - IDLE):
+        yield f"beside: without {key}", {}, [key], None
+    for tied in [True, False]:
+        for head in [None, "both stored", "only the head"]:
+            yield f"beside: tied {tied}: {head or 'as it is'}", dict(tie_word_embeddings=tied), [], head
+    yield "beside: eos_token_id", dict(eos_token_id=[5, 6]), [], None
+    yield "beside: pad_token_id", dict(pad_token_id=3), [], None
+    yield "beside: vocab_size", dict(vocab_size=50), [], None
+    yield "beside: sliding_window", dict(sliding_window=8), [], None
+    yield "beside: no type of the text part", dict(text_config={
+        key: value for key, value in keys["text_config"].items() if key != "model_type"}), [], None
+    yield "beside: another type of the text part", dict(text_config=dict(keys["text_config"], model_type="gemma2")), [], None
+    yield "beside: a cap of logits", dict(text_config=dict(keys["text_config"], final_logit_softcapping=0.5)), [], None
 
 
 def renamed(keys, name, other):
@@ -197,14 +259,21 @@ def stored(tensors, head):
             return {name.split(".", 1)[1] if name != "lm_head.weight" else name: tensor for name, tensor in tensors.items()}
 
 
+# The class writes what a file says outside into its default, which the next file without rope_parameters would then have.
+DEFAULTS_OF_GPT_OSS = copy.deepcopy(GptOssConfig.__init__.__defaults__)
+
+
 def load(folder):
     """The model, or why not: weights that are missing would be random ones."""
+    GptOssConfig.__init__.__defaults__ = copy.deepcopy(DEFAULTS_OF_GPT_OSS)
     model, found = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True, output_loading_info=True
     )
     for kind in ["missing_keys", "mismatched_keys", "unexpected_keys"]:
         if found[kind]:
             raise ValueError(f"{kind}: {sorted(map(str, found[kind]))[0]}")
+    if model.config.model_type == "olmo3":
+        scale_full_attention_only(model)
     return model.eval()
 
 
@@ -240,17 +309,20 @@ class Table:
 
 def window(config):
     """The tokens that a layer with a window sees, as the classes of transformers decide it; `None` without one."""
-    size, types = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    # Of the others all layers have one; those of Llama and Falcon forget in decoding what their cache does.
-    by_layer = config.model_type in ["qwen2", "qwen3", "smollm3", "gemma2", "gemma3_text", "llama", "falcon"]
-    return None if by_layer and types is not None and S not in types else size
+    types = getattr(config, "layer_types", None)
+    if config.model_type == "llama4_text":
+        return config.attention_chunk_size if "chunked_attention" in types else None
+    size = getattr(config, "sliding_window", None)
+    # Of these all layers have one; those of Llama and others that hide nothing forget in decoding what their cache does.
+    all_layers = config.model_type in ["mistral", "phi3", "qwen3_moe", "mixtral"]
+    return None if not all_layers and types is not None and S not in types else size
 
 
 def result(folder, vocabulary):
     """What transformers makes of a folder."""
     try:
         model = load(folder)
-        size = window(model.config)
+        size = window(model.config.get_text_config())
         eos = model.generation_config.eos_token_id
         best, _ = max((greedy(model, prompt, vocabulary) for prompt in range(PROMPTS)), key=lambda one: one[1])
     except Exception as error:
@@ -268,14 +340,17 @@ def main():
     for name in arguments.only or FAMILIES:
         keys = json.loads((FIXTURES / name / "config.json").read_text())
         tensors = load_file(FIXTURES / name / "model.safetensors")
-        for case, said, without, head in cases(keys):
+        text = keys.get("text_config", keys)
+        rows = [(text, *row) for row in cases(text)] + [(keys, *row) for row in (beside(keys) if text is not keys else [])]
+        for part, case, said, without, head in rows:
             with tempfile.TemporaryDirectory() as folder:
-                changed = {key: value for key, value in (keys | said).items() if key not in set(without) - set(said)}
-                if changed == keys and head is None and case != "as it is":
+                changed = {key: value for key, value in (part | said).items() if key not in set(without) - set(said)}
+                if changed == part and head is None and case != "as it is":
                     continue
-                (Path(folder) / "config.json").write_text(json.dumps(changed))
+                whole = changed if part is keys else dict(keys, text_config=changed)
+                (Path(folder) / "config.json").write_text(json.dumps(whole))
                 save_file(stored(tensors, head), Path(folder) / "model.safetensors", dict(format="pt"))
-                found = result(Path(folder), keys["vocab_size"])
+                found = result(Path(folder), text["vocab_size"])
             change = dict(case=case, set=said, drop=without, head=head)
             change = {key: value for key, value in change.items() if value}
             checkpoints.setdefault(name, []).append([changes.place(change), results.place(found)])

@@ -52,9 +52,9 @@ enum Outcome {
     },
 }
 
-/// Cases whose text `transformers` writes and which are refused here, by the beginnings of their
-/// names: keys that contradict each other, of which it ignores one, or that it does not read. With
-/// what the error says.
+/// Cases whose text `transformers` writes and which are refused here, by the beginnings or ends of
+/// their names: keys that contradict each other, of which it ignores one, or that it does not read.
+/// With what the error says.
 const REFUSED: &[(&str, &str)] = &[
     ("rope: two thetas", "rope_theta"),
     ("rope: two local thetas", "rope_theta"),
@@ -71,13 +71,21 @@ const REFUSED: &[(&str, &str)] = &[
     ("rope: llama3, two originals", "original_max_position_embeddings"),
     ("without original_max_position_embeddings", "original_max_position_embeddings"),
     ("hidden_act: ", "contradicts"),
+    // The convolution has an activation by another key in a prompt than in decoding.
+    ("hidden_act: ", "only silu for this model type"),
     ("hidden_activation: ", "contradicts"),
     ("experts: both", "num_local_experts"),
+    ("experts per token: ", "experts_per_token"),
     // It caps scores where the key is not there, which the cache does not.
     ("without attn_logit_softcapping", "attn_logit_softcapping"),
+    // The norms of Llama 4 would undo the factor.
+    ("rope: yarn", "factor of the rotation"),
+    ("beside: another type of the text part", "model_type of text_config"),
+    ("beside: a cap of logits", "final_logit_softcapping"),
 ];
 
-/// Cases that are read here and fail there, and why they mean what is read.
+/// Cases that are read here and fail there, by beginnings or ends likewise, and why they mean what
+/// is read.
 const READ: &[(&str, &str)] = &[
     ("window: None", "there is no window, and no layer has one"),
     ("window: 16", "it fails behind the window only, where texts end here"),
@@ -85,6 +93,9 @@ const READ: &[(&str, &str)] = &[
     ("without pad_token_id", "its default is beyond the vocabulary, and fills nothing here"),
     ("rope: yarn", "Mixtral's heads have no width there"),
     ("rope: dynamic", "Mixtral's heads have no width there"),
+    ("chunk: null", "there are no chunks, and no layer has one"),
+    ("names without the first part", "Llama 4's class there has another first part"),
+    ("beside: without vision_config", "nothing of it is read"),
 ];
 
 /// The folder of a checkpoint with a change.
@@ -92,8 +103,12 @@ fn folder(name: &str, change: &Change) -> TempDir {
     let source = fixtures().join(name);
     let text = fs::read_to_string(source.join("config.json")).unwrap();
     let mut config: Map<String, Value> = serde_json::from_str(&text).unwrap();
-    config.retain(|key, _| !change.drop.contains(key));
-    config.extend(change.set.clone());
+    let part = match config.get_mut("text_config") {
+        Some(Value::Object(part)) if !change.case.starts_with("beside: ") => part,
+        _ => &mut config,
+    };
+    part.retain(|key, _| !change.drop.contains(key));
+    part.extend(change.set.clone());
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("config.json"), Value::from(config).to_string()).unwrap();
     let bytes = fs::read(source.join("model.safetensors")).unwrap();
@@ -172,13 +187,15 @@ fn compare(model: &Model, outcome: &Outcome) -> Result<(), String> {
 fn every_way_to_say_the_same_is_read_as_by_transformers() {
     let text = fs::read_to_string(fixtures().join("keys.json")).unwrap();
     let golden: Golden = serde_json::from_str(&text).unwrap();
-    assert_eq!(golden.checkpoints.len(), 11);
+    assert_eq!(golden.checkpoints.len(), 21);
     let (mut different, mut cases, mut texts) = (Vec::new(), 0, 0);
     for (name, places) in &golden.checkpoints {
         for [change, result] in places {
             let (change, outcome) = (&golden.changes[*change], &golden.results[*result]);
             let of = |table: &'static [(&str, &'static str)]| {
-                table.iter().find(|(case, _)| change.case.starts_with(case)).map(|(_, why)| *why)
+                let named =
+                    |name: &str| change.case.starts_with(name) || change.case.ends_with(name);
+                table.iter().filter(move |(case, _)| named(case)).map(|(_, why)| *why)
             };
             let loaded: Result<Model, Error> =
                 Model::load(folder(name, change).path(), &device(), DType::F32);
@@ -190,11 +207,11 @@ fn every_way_to_say_the_same_is_read_as_by_transformers() {
                     println!("{name}: {}: {error}", change.case);
                     Ok(())
                 }
-                Err(error) => match of(REFUSED) {
-                    Some(why) if error.to_string().contains(why) => Ok(()),
-                    _ => Err(error.to_string()),
+                Err(error) => match error.to_string() {
+                    said if of(REFUSED).any(|why| said.contains(why)) => Ok(()),
+                    said => Err(said),
                 },
-                Ok(_) if refused && of(READ).is_some() => Ok(()),
+                Ok(_) if refused && of(READ).next().is_some() => Ok(()),
                 Ok(model) => compare(model, outcome),
             };
             different.extend(found.err().map(|why| format!("{name}: {}: {why}", change.case)));

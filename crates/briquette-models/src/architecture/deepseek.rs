@@ -1,6 +1,6 @@
 use serde::Deserialize;
 
-use super::{Architecture, DEFAULTS, Defaults, Names};
+use super::{Architecture, DEFAULTS, Defaults, Names, mixtral::number_of_experts};
 use crate::{
     ExpertsConfig, LatentConfig, ModelConfig, Result, RopeScaling, Routing,
     config::{
@@ -41,6 +41,7 @@ pub(super) fn read_3(keys: &Keys) -> Result<ModelConfig> {
         inner: 18_432,
         layers: 61,
         heads: 128,
+        kv_heads: Some(128),
         context: 4096,
         head_dim: Some(latent.qk_rope_head_dim),
         ..DEFAULTS
@@ -54,17 +55,22 @@ pub(super) fn read_3(keys: &Keys) -> Result<ModelConfig> {
     if config.head_dim != rotated {
         return Err(contradiction("head_dim", config.head_dim, "qk_rope_head_dim", rotated));
     }
+    let width = latent.query_dim();
+    if let Some(other) = own.qk_head_dim.filter(|other| *other != width) {
+        let sum = "qk_nope_head_dim + qk_rope_head_dim";
+        return Err(contradiction("qk_head_dim", other, sum, width));
+    }
     let growth = growth(&keys.shared, &config.rope.scaling)?;
-    let width = latent.query_dim() as f64;
     let experts = own.experts(config.num_hidden_layers)?;
-    Ok(ModelConfig {
+    ModelConfig {
         // The latent is the key and the value of all heads.
         num_key_value_heads: 1,
-        softmax_scale: Some(growth * growth * width.powf(-0.5)),
+        softmax_scale: Some(growth * growth * (width as f64).powf(-0.5)),
         experts: Some(experts),
         latent: Some(latent),
         ..config
-    })
+    }
+    .without_windows(keys)
 }
 
 /// The root of the factor of scores that comes with YaRN.
@@ -89,10 +95,13 @@ struct OwnKeys {
     kv_lora_rank: Option<usize>,
     qk_nope_head_dim: Option<usize>,
     qk_rope_head_dim: Option<usize>,
+    qk_head_dim: Option<usize>,
     v_head_dim: Option<usize>,
     rope_interleave: Option<bool>,
     first_k_dense_replace: Option<usize>,
     n_routed_experts: Option<usize>,
+    /// Its name in `transformers`.
+    num_local_experts: Option<usize>,
     n_shared_experts: Option<usize>,
     num_experts_per_tok: Option<usize>,
     moe_intermediate_size: Option<usize>,
@@ -108,8 +117,9 @@ impl OwnKeys {
     fn experts(&self, layers: usize) -> Result<ExpertsConfig> {
         let inner = self.moe_intermediate_size.unwrap_or(2048);
         let shared = self.n_shared_experts.unwrap_or(1).saturating_mul(inner);
+        let routed = ("n_routed_experts", self.n_routed_experts);
         let experts = ExpertsConfig {
-            experts: self.n_routed_experts.unwrap_or(256),
+            experts: number_of_experts(routed, self.num_local_experts)?.unwrap_or(256),
             experts_per_token: self.num_experts_per_tok.unwrap_or(8),
             intermediate_size: inner,
             shared_intermediate_size: (shared > 0).then_some(shared),

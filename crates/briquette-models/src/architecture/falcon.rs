@@ -53,7 +53,7 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         return Err(invalid("head_dim", config.head_dim, must_be));
     }
     let bias = own.bias.unwrap_or(false);
-    let config = ModelConfig {
+    ModelConfig {
         num_key_value_heads: 1,
         intermediate_size: own.ffn_hidden_size.unwrap_or_else(|| hidden.saturating_mul(4)),
         rms_norm_eps: own.layer_norm_epsilon.unwrap_or(1e-5),
@@ -66,10 +66,8 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         output_bias: bias,
         mlp_bias: bias,
         ..config
-    };
-    // As Llama's.
-    let window = keys.shared.window(None);
-    Ok(config.with_window_of_layers(keys, window, |_| window.is_some())?.within_window())
+    }
+    .without_windows(keys)
 }
 
 pub(super) const NAMES: Names = &[

@@ -41,8 +41,8 @@ fn of(architecture: Architecture, keys: &Keys) -> Result<ModelConfig> {
         ..keys.shared.clone()
     });
     let config = ModelConfig::shared(architecture, keys, defaults)?;
-    let attention_bias = keys.shared.attention_bias.unwrap_or(true);
-    Ok(ModelConfig { attention_bias, ..config })
+    let attention_bias = keys.shared.attention_bias(true);
+    ModelConfig { attention_bias, ..config }.without_windows(keys)
 }
 
 pub(super) const NAMES_4: Names = &[

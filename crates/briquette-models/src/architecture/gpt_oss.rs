@@ -10,6 +10,7 @@ use crate::{
         keys::{Keys, SharedKeys},
         rope_keys::RopeParameters,
     },
+    setting::contradiction,
 };
 
 /// gpt-oss (OpenAI, 2025, [arXiv:2508.10925](https://arxiv.org/abs/2508.10925)): experts whose
@@ -31,9 +32,15 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         ..DEFAULTS
     };
     let config = ModelConfig::shared(Architecture::GptOss, &scaled(keys), defaults)?;
+    let experts_per_token = own.num_experts_per_tok.unwrap_or(4);
+    // Published files have both.
+    if let Some(other) = own.experts_per_token.filter(|other| *other != experts_per_token) {
+        let read = own.num_experts_per_tok.map_or("absent, which is 4".into(), |n| n.to_string());
+        return Err(contradiction("experts_per_token", other, "num_experts_per_tok", read));
+    }
     let experts = ExpertsConfig {
         experts: own.num_local_experts.unwrap_or(128),
-        experts_per_token: own.num_experts_per_tok.unwrap_or(4),
+        experts_per_token,
         intermediate_size: config.intermediate_size,
         shared_intermediate_size: None,
         routing: Routing::Softmax,
@@ -41,7 +48,7 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         dense_layers: BTreeSet::new(),
     };
     experts.check("num_local_experts", "intermediate_size")?;
-    let bias = keys.shared.attention_bias.unwrap_or(true);
+    let bias = keys.shared.attention_bias(true);
     ModelConfig {
         attention_bias: bias,
         output_bias: bias,
@@ -83,5 +90,6 @@ pub(super) const STACKED: &[Stacked] = &[
 struct OwnKeys {
     num_local_experts: Option<usize>,
     num_experts_per_tok: Option<usize>,
+    experts_per_token: Option<usize>,
     swiglu_limit: Option<f64>,
 }

@@ -8,7 +8,7 @@ use crate::{ModelConfig, Result, config::keys::Keys};
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
     let config = ModelConfig::shared(Architecture::Granite, keys, DEFAULTS)?.with_biases(keys);
-    Ok(ModelConfig {
+    ModelConfig {
         mlp_bias: keys.shared.mlp_bias.unwrap_or(false),
         // Scores are not divided by a root where a file does not say.
         softmax_scale: Some(own.attention_multiplier.unwrap_or(1.0)),
@@ -16,7 +16,8 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         residual_multiplier: own.residual_multiplier,
         logits_scaling: own.logits_scaling,
         ..config
-    })
+    }
+    .without_windows(keys)
 }
 
 #[derive(Deserialize)]

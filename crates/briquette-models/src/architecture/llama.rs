@@ -6,10 +6,6 @@ use crate::{ModelConfig, Result, config::keys::Keys};
 /// positions, groups of query heads, SwiGLU. The others are described by what they change.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let config = ModelConfig::shared(Architecture::Llama, keys, DEFAULTS)?.with_biases(keys);
-    let config = ModelConfig { mlp_bias: keys.shared.mlp_bias.unwrap_or(false), ..config };
-    let window = keys.shared.window(None);
-    let config = config.with_window_of_layers(keys, window, |_| window.is_some())?;
-    // `transformers` hides nothing in a prompt, and yet its cache forgets what has left the window:
-    // both are the same up to there.
-    Ok(config.within_window())
+    let mlp_bias = keys.shared.mlp_bias.unwrap_or(false);
+    ModelConfig { mlp_bias, ..config }.without_windows(keys)
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::{Architecture, DEFAULTS, Defaults, Names, smollm3};
 use crate::{
-    AttnTemperature, ExpertsConfig, ModelConfig, QkNorm, Result, RopeScaling, Routing,
+    AttnTemperature, ExpertsConfig, ModelConfig, QkNorm, Result, Routing,
     checkpoint::stacked::{Outputs, Stacked},
     config::{given::Given, keys::Keys},
     setting::{check_positive, invalid, unsupported},
@@ -32,8 +32,8 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let config = ModelConfig::shared(Architecture::Llama4, keys, defaults)?.with_biases(keys);
     // Queries and keys are normalised behind the rotation, which a norm without weights does not
     // see; factors of the rotation it would.
-    if !matches!(config.rope.scaling, RopeScaling::Default | RopeScaling::Llama3 { .. }) {
-        return Err(unsupported("rope_type", &config.rope, "default and llama3"));
+    if config.rope.scaling.attention_factor() != 1.0 {
+        return Err(unsupported("rope_type", &config.rope, "one without a factor of the rotation"));
     }
     let layers = config.num_hidden_layers;
     let layers_without_rope = smollm3::layers_without_rope(

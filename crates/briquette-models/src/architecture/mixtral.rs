@@ -20,8 +20,9 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         ..DEFAULTS
     };
     let config = ModelConfig::shared(Architecture::Mixtral, keys, defaults)?;
+    let number = ("num_experts", own.num_experts);
     let experts = ExpertsConfig {
-        experts: number_of_experts(own.num_experts, own.num_local_experts)?.unwrap_or(8),
+        experts: number_of_experts(number, own.num_local_experts)?.unwrap_or(8),
         experts_per_token: own.num_experts_per_tok.unwrap_or(2),
         intermediate_size: config.intermediate_size,
         shared_intermediate_size: None,
@@ -36,12 +37,12 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
 
 /// The number of experts, which has two names.
 pub(super) fn number_of_experts(
-    number: Option<usize>,
+    (key, number): (&'static str, Option<usize>),
     local: Option<usize>,
 ) -> Result<Option<usize>> {
     match (number, local) {
         (Some(number), Some(local)) if number != local => {
-            Err(contradiction("num_experts", number, "num_local_experts", local))
+            Err(contradiction(key, number, "num_local_experts", local))
         }
         _ => Ok(number.or(local)),
     }

@@ -5,7 +5,7 @@ use crate::{ModelConfig, QkNorm, Result, RopeConfig, RopeScaling, config::keys::
 /// behind the blocks in place of those before them, and a norm over all heads of queries and of
 /// keys.
 pub(super) fn read_2(keys: &Keys) -> Result<ModelConfig> {
-    read(Architecture::Olmo2, keys)
+    read(Architecture::Olmo2, keys)?.without_windows(keys)
 }
 
 /// OLMo 3 ([arXiv:2512.13961](https://arxiv.org/abs/2512.13961)): OLMo 2 with a window in all but

@@ -16,8 +16,9 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let config = qwen3::normed(Architecture::Qwen3Moe, keys, defaults)?;
     let dense = own.mlp_only_layers.unwrap_or_default();
     let sparse = |layer: &usize| (layer + 1).is_multiple_of(step) && !dense.contains(layer);
+    let number = ("num_experts", own.num_experts);
     let experts = ExpertsConfig {
-        experts: number_of_experts(own.num_experts, own.num_local_experts)?.unwrap_or(128),
+        experts: number_of_experts(number, own.num_local_experts)?.unwrap_or(128),
         experts_per_token: own.num_experts_per_tok.unwrap_or(8),
         intermediate_size: own.moe_intermediate_size.unwrap_or(768),
         shared_intermediate_size: None,

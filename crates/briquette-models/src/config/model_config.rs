@@ -357,8 +357,16 @@ impl ModelConfig {
         Ok(Self { sliding_window, sliding_layers, ..self })
     }
 
+    /// The configuration of a family without windows. If a file names one, texts end with it:
+    /// `transformers` hides nothing in a prompt, and yet its cache forgets what has left it.
+    pub(crate) fn without_windows(self, keys: &Keys) -> Result<Self> {
+        let window = keys.shared.window(None);
+        let config = self.with_window_of_layers(keys, window, |_| window.is_some())?;
+        Ok(config.within_window())
+    }
+
     /// The same with texts that end with the window, within which no layer needs one.
-    pub(crate) fn within_window(self) -> Self {
+    fn within_window(self) -> Self {
         let longest = self.sliding_window.map_or(usize::MAX, Window::size);
         Self {
             max_position_embeddings: self.max_position_embeddings.min(longest),
@@ -391,7 +399,7 @@ impl ModelConfig {
 
     /// Reads whether projections of the attention have biases.
     pub(crate) fn with_biases(self, keys: &Keys) -> Self {
-        let bias = keys.shared.attention_bias.unwrap_or(false);
+        let bias = keys.shared.attention_bias(false);
         Self { attention_bias: bias, output_bias: bias, ..self }
     }
 
