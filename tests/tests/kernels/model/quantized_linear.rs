@@ -277,7 +277,10 @@ fn weights_are_quantized_to_the_nearest_level() {
     let expected = RefusedBy("quantize_weights").value("inputs", 33, "a multiple of 32");
     assert_eq!(refused(WeightFormat::Q8_0, 33, &[0.0; 33]), expected);
     let error = refused(WeightFormat::Q4_1, 32, &[0.0; 32]);
-    assert_eq!(error.to_string(), "quantize_weights: minima is 1, expected a format without");
+    assert_eq!(
+        error.to_string(),
+        "quantize_weights: minima or factors is 1, expected a format without"
+    );
     let error = refused(WeightFormat::Q8_0, 32, &[f32::NAN; 32]);
     assert_eq!(
         error.to_string(),
