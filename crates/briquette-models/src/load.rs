@@ -34,9 +34,9 @@ impl Model {
     ///
     /// Of the types of a GGUF file F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K,
     /// IQ4_NL and MXFP4 are read. Matrices of Q8_0, Q4_0, Q4_1 and Q4_K stay as they are stored,
-    /// and products read them so. Those of Q5_0, IQ4_NL and MXFP4 become Q8_0, which has their
-    /// numbers exactly; the others are expanded. The experts of gpt-oss that a folder holds in
-    /// MXFP4 become Q8_0 too.
+    /// and products read them so. Those of Q5_0, Q5_1, Q5_K, Q6_K, Q3_K, IQ4_NL and MXFP4 stay with
+    /// eight bits for a level, which has their numbers exactly; the others are expanded. The
+    /// experts of gpt-oss that a folder holds in MXFP4 stay so too.
     ///
     /// # Errors
     /// As [`ModelConfig::from_folder`], and [`Error::InvalidSetting`] for more layers than the

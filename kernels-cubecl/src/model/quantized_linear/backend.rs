@@ -35,6 +35,7 @@ fn tensors(weights: Weights<CubeBackend>) -> [CubeTensor; 4] {
     let Weights { words, scales, minima } = weights;
     let (mins, factors) = match minima {
         Minima::Nothing => (scales.clone(), words.clone()),
+        Minima::Factors { factors } => (scales.clone(), factors),
         Minima::OfGroups { mins } => (mins, words.clone()),
         Minima::WithFactors { mins, factors } => (mins, factors),
     };

@@ -1,7 +1,7 @@
 use briquette_ops::WeightFormat;
 use cubecl::prelude::*;
 
-use super::weights::{BLOCK, HALF, PIECE, level, measure, min_of, of_piece, unsigned};
+use super::weights::{HALF, PIECE, level, measure, min_of, of_piece, unsigned};
 
 /// Units of a cube.
 pub(super) const UNITS: usize = 128;
@@ -64,7 +64,7 @@ pub(super) fn product<E: Float, S: Float, N: Size>(
     }
     let mut piece = lane;
     while piece < pieces {
-        let block = piece * width / BLOCK;
+        let block = piece * width / comptime!(format.block());
         #[unroll]
         for output in 0..OUTPUTS {
             let row = (first + output).min(outputs - 1);
@@ -164,7 +164,7 @@ pub(super) fn expand<E: Float, S: Float, N: Size>(
     let row = CUBE_POS_X as usize * UNITS + UNIT_POS as usize;
     let piece = CUBE_POS_Y as usize;
     if row < outputs && piece < inputs / width {
-        let block = piece * width / BLOCK;
+        let block = piece * width / comptime!(format.block());
         let levels = words[(row * words.stride(0)) / PIECE + piece];
         let scale = measure::<S>(scales, factors, row, block, 0usize, format);
         let min = min_of::<S>(mins, factors, row, block, format);

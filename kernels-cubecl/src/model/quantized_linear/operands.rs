@@ -15,11 +15,12 @@ pub(super) struct Weights<B: Backend> {
     pub(super) minima: Minima<B>,
 }
 
-/// Minima of groups, and factors of their blocks.
+/// Minima of groups, and factors of blocks.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
 pub(super) enum Minima<B: Backend> {
     Nothing,
+    Factors { factors: IntTensor<B> },
     OfGroups { mins: FloatTensor<B> },
     WithFactors { mins: FloatTensor<B>, factors: IntTensor<B> },
 }
@@ -32,7 +33,8 @@ impl Weights<Dispatch> {
                 factors: factors.clone().into_dispatch(),
             },
             (Some(mins), None) => Minima::OfGroups { mins: mins.clone().into_dispatch() },
-            (None, _) => Minima::Nothing,
+            (None, Some(factors)) => Minima::Factors { factors: factors.clone().into_dispatch() },
+            (None, None) => Minima::Nothing,
         };
         Self {
             words: matrix.words().clone().into_dispatch(),

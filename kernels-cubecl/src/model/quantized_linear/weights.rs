@@ -46,14 +46,15 @@ pub(super) fn min_of<S: Float>(
     if comptime!(!format.has_min()) {
         f32::new(0.0)
     } else if comptime!(format.has_factors()) {
-        -measure(mins, factors, row, block, 2usize, format)
+        let behind = comptime!(format.factor_words_of_group() / 2);
+        -measure(mins, factors, row, block, behind, format)
     } else {
-        measure(mins, factors, row, block, 2usize, format)
+        measure(mins, factors, row, block, 0usize, format)
     }
 }
 
-/// The scale or the minimum of a block's group, times its factor where there are some: a byte of
-/// two words, behind `first` others of its group, which minima are.
+/// The scale or the minimum of a block's group, times its factor where there are some: a byte
+/// behind the `first` words of its group, which minima have before them.
 #[cube]
 pub(super) fn measure<S: Float>(
     groups: &Tensor<S>,
@@ -63,13 +64,20 @@ pub(super) fn measure<S: Float>(
     first: usize,
     #[comptime] format: WeightFormat,
 ) -> f32 {
-    let group = block / comptime!(format.group() / BLOCK);
+    let blocks = comptime!(format.group() / format.block());
+    let group = block / blocks;
     let number = f32::cast_from(groups[row * groups.stride(0) + group]);
     if comptime!(format.has_factors()) {
-        let place = block % 8;
-        let at = row * factors.stride(0) + block / 8 * 4 + first + place / 4;
+        let place = block % blocks;
+        let words = comptime!(format.factor_words_of_group());
+        let at = row * factors.stride(0) + group * words + first + place / 4;
         let byte = (u32::reinterpret(factors[at]) >> (place % 4 * 8) as u32) & 255;
-        number * f32::cast_from(byte)
+        if comptime!(format.has_min()) {
+            number * f32::cast_from(byte)
+        } else {
+            // Signed, with the highest bit turned.
+            number * (f32::cast_from(byte ^ 128) - 128.0)
+        }
     } else {
         number
     }

@@ -15,11 +15,14 @@ use rand_chacha::ChaCha8Rng;
 use super::{Case, case};
 use crate::common::{RefusedBy, assert_products, each_case, f64s, noise_matrix, numbers, poison};
 
-const FORMATS: [WeightFormat; 6] = [
+const FORMATS: [WeightFormat; 9] = [
     WeightFormat::Q8_0,
     WeightFormat::Q4_0,
     WeightFormat::Q4_1,
     WeightFormat::Q4K,
+    WeightFormat::Q5_1,
+    WeightFormat::Q5K,
+    WeightFormat::Q6K,
     WeightFormat::Q8Group128,
     WeightFormat::Q4Group128,
 ];
@@ -44,34 +47,48 @@ impl Drawn {
         let [outputs, inputs] = dims;
         let mut rng = ChaCha8Rng::seed_from_u64((outputs * 31 + inputs) as u64);
         let group = match format {
-            WeightFormat::Q8_0 | WeightFormat::Q4_0 | WeightFormat::Q4_1 => 32,
-            WeightFormat::Q4K => 256,
+            WeightFormat::Q4K | WeightFormat::Q5K | WeightFormat::Q6K => 256,
             WeightFormat::Q8Group128 | WeightFormat::Q4Group128 => 128,
+            _ => 32,
         };
         let mut parts = QuantizedParts::default();
         let mut weights = Vec::new();
         for _ in 0..outputs * (inputs / group) {
             let scale = measure(&mut rng);
-            let min = matches!(format, WeightFormat::Q4_1 | WeightFormat::Q4K);
+            let min = matches!(
+                format,
+                WeightFormat::Q4_1 | WeightFormat::Q4K | WeightFormat::Q5_1 | WeightFormat::Q5K
+            );
             let min = min.then(|| measure(&mut rng));
             parts.scales.push(scale);
             parts.mins.extend(min);
-            let factors: [u8; 16] = std::array::from_fn(|_| rng.random_range(0..64));
-            if format == WeightFormat::Q4K {
+            let signed = format == WeightFormat::Q6K;
+            let factors: [u8; 16] =
+                std::array::from_fn(
+                    |_| if signed { rng.random() } else { rng.random_range(0..64) },
+                );
+            if group == 256 {
                 parts.factors.extend(words(&factors));
             }
             let (scale, min) = (scale.to_f64(), min.map_or(0.0, f16::to_f64));
             for block in 0..group / 32 {
                 let (levels, bytes) = block_of(format, &mut rng);
                 parts.words.extend(words(&bytes));
-                let (scale, min) = match format {
-                    WeightFormat::Q4K => {
+                let measures = |place: usize| match format {
+                    WeightFormat::Q4K | WeightFormat::Q5K => {
                         let [of_scale, of_min] = [block, block + 8].map(|at| factors[at]);
                         (scale * f64::from(of_scale), -min * f64::from(of_min))
                     }
+                    WeightFormat::Q6K => {
+                        let factor = factors[2 * block + place / 16].cast_signed();
+                        (scale * f64::from(factor), min)
+                    }
                     _ => (scale, min),
                 };
-                weights.extend(levels.map(|level| (scale, level, min)));
+                weights.extend(levels.iter().enumerate().map(|(place, level)| {
+                    let (scale, min) = measures(place);
+                    (scale, *level, min)
+                }));
             }
         }
         Self { format, dims, parts, weights }
@@ -111,7 +128,11 @@ fn block_of(format: WeightFormat, rng: &mut ChaCha8Rng) -> ([f64; 32], Vec<u8>) 
         _ => 0.0,
     };
     match format {
-        WeightFormat::Q8_0 | WeightFormat::Q8Group128 => {
+        WeightFormat::Q8_0
+        | WeightFormat::Q5_1
+        | WeightFormat::Q5K
+        | WeightFormat::Q6K
+        | WeightFormat::Q8Group128 => {
             let levels: [i8; 32] = std::array::from_fn(|_| rng.random());
             (levels.map(f64::from), levels.map(i8::cast_unsigned).to_vec())
         }
@@ -256,7 +277,10 @@ fn weights_are_quantized_to_the_nearest_level() {
     let expected = RefusedBy("quantize_weights").value("inputs", 33, "a multiple of 32");
     assert_eq!(refused(WeightFormat::Q8_0, 33, &[0.0; 33]), expected);
     let error = refused(WeightFormat::Q4_1, 32, &[0.0; 32]);
-    assert_eq!(error.to_string(), "quantize_weights: minima is 1, expected a format without");
+    assert_eq!(
+        error.to_string(),
+        "quantize_weights: minima or factors is 1, expected a format without"
+    );
     let error = refused(WeightFormat::Q8_0, 32, &[f32::NAN; 32]);
     assert_eq!(
         error.to_string(),

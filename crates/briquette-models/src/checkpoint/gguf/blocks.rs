@@ -130,22 +130,25 @@ impl Encoding {
                     halves(block, 4, |q, _| scale * f32::from(q) + least, &mut out);
                 }
                 Self::Q5_1 => {
-                    let fifth = fifth_bits(block, 4);
                     let (scale, least) = (number(block, 0), number(block, 2));
-                    halves(block, 8, |q, i| scale * f32::from(q | fifth(i)) + least, &mut out);
+                    out.extend(five_bits(block).map(|level| scale * f32::from(level) + least));
                 }
                 Self::Q2K => two_bits(block, &mut out),
-                Self::Q3K => three_bits(block, &mut out),
                 Self::Q4K => {
                     let (head, quants) = block.split_at(16);
-                    super_block(head, quants, |_, _| 0, &mut out);
+                    super_block(head, &four_bits_of_parts(quants), &mut out);
                 }
                 Self::Q5K => {
-                    let (head, rest) = block.split_at(16);
-                    let (high, quants) = rest.split_at(32);
-                    super_block(head, quants, |part, i| (high[i] >> part & 1) << 4, &mut out);
+                    let (head, quants) = block.split_at(16);
+                    super_block(head, &five_bits_of_parts(quants), &mut out);
                 }
-                Self::Q6K => six_bits(block, &mut out),
+                Self::Q3K | Self::Q6K => {
+                    let (levels, factors, scale) = self.factored(block);
+                    let factors = factors.iter().flat_map(|factor| [*factor; 16]);
+                    out.extend(levels.into_iter().zip(factors).map(|(level, factor)| {
+                        scale.to_f32() * f32::from(factor.cast_signed()) * f32::from(level)
+                    }));
+                }
                 Self::F32 => {
                     out.push(f32::from_le_bytes([block[0], block[1], block[2], block[3]]));
                 }
@@ -178,6 +181,11 @@ impl Encoding {
             _ => of(&|i| block[2 + i].cast_signed()),
         };
         (number(block, 0), levels)
+    }
+
+    /// What numbers of 256 are products of.
+    pub(super) fn factored(self, block: &[u8]) -> Factored {
+        if self == Self::Q3K { three_bits(block) } else { six_bits(block) }
     }
 }
 
@@ -214,20 +222,38 @@ fn fifth_bits(block: &[u8], at: usize) -> impl Fn(usize) -> u8 {
     move |i| u8::from(word >> i & 1 == 1) << 4
 }
 
-/// Eight parts of 32 numbers: two scales of the whole and a scale and a minimum of six bits a part
-/// in `head`, four bits a number in `quants`, and a fifth by `high`, which gets the part and the
-/// place in it.
-fn super_block(head: &[u8], quants: &[u8], high: impl Fn(usize, usize) -> u8, out: &mut Vec<f32>) {
+/// The levels of 32 numbers of five bits, behind a scale and a minimum.
+pub(super) fn five_bits(block: &[u8]) -> [u8; 32] {
+    let fifth = fifth_bits(block, 4);
+    let four = |i: usize| if i < 16 { block[8 + i] & 15 } else { block[8 + i - 16] >> 4 };
+    std::array::from_fn(|i| four(i) | fifth(i))
+}
+
+/// The levels of eight parts of 32 numbers of four bits: two parts have the halves of 32 bytes.
+fn four_bits_of_parts(quants: &[u8]) -> [u8; 256] {
+    std::array::from_fn(|i| {
+        let byte = quants[i / 64 * 32 + i % 32];
+        if i % 64 < 32 { byte & 15 } else { byte >> 4 }
+    })
+}
+
+/// The levels of eight parts of 32 numbers of five bits, the highest of which are before the
+/// others.
+pub(super) fn five_bits_of_parts(quants: &[u8]) -> [u8; 256] {
+    let (high, low) = quants.split_at(32);
+    let low = four_bits_of_parts(low);
+    std::array::from_fn(|i| low[i] | (high[i % 32] >> (i / 32) & 1) << 4)
+}
+
+/// Eight parts of 32 numbers with these levels: two scales of the whole and a scale and a minimum
+/// of six bits a part in `head`.
+fn super_block(head: &[u8], levels: &[u8; 256], out: &mut Vec<f32>) {
     let (scale, least) = (number(head, 0), number(head, 2));
     let packed = &head[4..16];
-    for part in 0..8 {
+    for (part, levels) in levels.as_chunks::<32>().0.iter().enumerate() {
         let (of_scale, of_least) = factors_of(packed, part);
         let (scale, least) = (scale * f32::from(of_scale), least * f32::from(of_least));
-        let bytes = &quants[part / 2 * 32..part / 2 * 32 + 32];
-        out.extend(bytes.iter().enumerate().map(|(i, byte)| {
-            let low = if part % 2 == 0 { byte & 15 } else { byte >> 4 };
-            scale * f32::from(low | high(part, i)) - least
-        }));
+        out.extend(levels.map(|level| scale * f32::from(level) - least));
     }
 }
 
@@ -259,37 +285,43 @@ fn two_bits(block: &[u8], out: &mut Vec<f32>) {
     }));
 }
 
-/// A scale of six bits for 16 numbers of three, the highest of which is set where 4 is not taken
-/// off.
-fn three_bits(block: &[u8], out: &mut Vec<f32>) {
+/// The levels of 256 numbers, a signed factor for 16 of them, and the scale of all: a number is the
+/// product of the three.
+pub(super) type Factored = ([i8; 256], [u8; 16], f16);
+
+/// Numbers of three bits, the highest of which is set where 4 is not taken off, with factors of six
+/// bits, from which 32 are taken off.
+fn three_bits(block: &[u8]) -> Factored {
     let (high, rest) = block.split_at(32);
     let (quants, rest) = rest.split_at(64);
     let (packed, _) = rest.split_at(12);
-    let scale = number(block, 108);
-    out.extend((0..256).map(|i| {
-        let part = i / 16;
+    let level = |i: usize| {
+        let less = if high[i % 32] >> (i / 32) & 1 == 1 { 0 } else { 4 };
+        two_of(quants, i).cast_signed() - less
+    };
+    let factor = |part: usize| {
         let low = packed[part % 8] >> (part / 8 * 4) & 15;
-        let factor = low | (packed[8 + part % 4] >> (part / 4 * 2) & 3) << 4;
-        let less = if high[i % 32] >> (i / 32) & 1 == 1 { 0.0 } else { 4.0 };
-        scale * (f32::from(factor) - 32.0) * (f32::from(two_of(quants, i)) - less)
-    }));
+        let whole = low | (packed[8 + part % 4] >> (part / 4 * 2) & 3) << 4;
+        (whole.cast_signed() - 32).cast_unsigned()
+    };
+    let scale = f16::from_le_bytes([block[108], block[109]]);
+    (std::array::from_fn(level), std::array::from_fn(factor), scale)
 }
 
-/// Two halves of 128 numbers of six bits: four of them in `low`, two in `high`, a scale of eight
-/// bits for 16 numbers.
-fn six_bits(block: &[u8], out: &mut Vec<f32>) {
+/// Numbers of six bits: of two halves of 128 four bits are in 64 bytes, and two in 32. Factors have
+/// eight.
+fn six_bits(block: &[u8]) -> Factored {
     let (low, rest) = block.split_at(128);
     let (high, rest) = rest.split_at(64);
-    let (scales, _) = rest.split_at(16);
-    let scale = number(block, 208);
-    for i in 0..256 {
+    let level = |i: usize| {
         let (half, part, place) = (i / 128, i % 128 / 32, i % 32);
         let byte = low[half * 64 + part % 2 * 32 + place];
         let four = if part < 2 { byte & 15 } else { byte >> 4 };
         let two = high[half * 32 + place] >> (2 * part) & 3;
-        let q = f32::from(four | two << 4) - 32.0;
-        out.push(scale * f32::from(scales[i / 16].cast_signed()) * q);
-    }
+        (four | two << 4).cast_signed() - 32
+    };
+    let scale = f16::from_le_bytes([block[208], block[209]]);
+    (std::array::from_fn(level), std::array::from_fn(|part| rest[part]), scale)
 }
 
 #[cfg(test)]

@@ -2,20 +2,22 @@ use briquette_ops::{QuantizedMatrix, QuantizedParts, WeightFormat};
 use burn::tensor::Device;
 use half::f16;
 
-use super::blocks::{Encoding, factors_of};
+use super::blocks::{Encoding, factors_of, five_bits, five_bits_of_parts};
 use crate::{Error, Result};
 
 impl Encoding {
     /// The format of a matrix whose weights stay quantized; `None` for those that are expanded.
     pub(crate) fn format(self) -> Option<WeightFormat> {
         match self {
-            // Their levels are numbers of eight bits.
+            // Levels of fewer bits are numbers of eight.
             Self::Q8_0 | Self::Q5_0 | Self::Iq4Nl | Self::Mxfp4 => Some(WeightFormat::Q8_0),
             Self::Q4_0 => Some(WeightFormat::Q4_0),
             Self::Q4_1 => Some(WeightFormat::Q4_1),
             Self::Q4K => Some(WeightFormat::Q4K),
-            Self::F32 | Self::F16 | Self::Bf16 => None,
-            Self::Q5_1 | Self::Q2K | Self::Q3K | Self::Q5K | Self::Q6K => None,
+            Self::Q5_1 => Some(WeightFormat::Q5_1),
+            Self::Q5K => Some(WeightFormat::Q5K),
+            Self::Q3K | Self::Q6K => Some(WeightFormat::Q6K),
+            Self::F32 | Self::F16 | Self::Bf16 | Self::Q2K => None,
         }
     }
 }
@@ -58,21 +60,37 @@ fn parts(format: WeightFormat, encoding: Encoding, bytes: &[u8]) -> Option<Quant
             parts.words.extend(words(&levels.map(i8::cast_unsigned)));
             continue;
         }
+        if format == WeightFormat::Q6K {
+            let (levels, factors, scale) = encoding.factored(block);
+            parts.scales.push(scale);
+            parts.factors.extend(words(&factors));
+            parts.words.extend(words(&levels.map(i8::cast_unsigned)));
+            continue;
+        }
         let (scale, rest) = half(block);
         parts.scales.push(scale);
         match format {
+            WeightFormat::Q5_1 => {
+                let (min, _) = half(rest);
+                parts.mins.push(min);
+                parts.words.extend(words(&five_bits(block)));
+            }
             WeightFormat::Q4_1 => {
                 let (min, levels) = half(rest);
                 parts.mins.push(min);
                 parts.words.extend(words(levels));
             }
-            WeightFormat::Q4K => {
+            WeightFormat::Q4K | WeightFormat::Q5K => {
                 let (min, rest) = half(rest);
                 parts.mins.push(min);
                 let (packed, levels) = rest.split_at(12);
                 let factors = [0, 1, 2, 3, 4, 5, 6, 7].map(|part| factors_of(packed, part));
                 parts.factors.extend(words(&factors.map(|(of_scale, _)| of_scale)));
                 parts.factors.extend(words(&factors.map(|(_, of_min)| of_min)));
+                if format == WeightFormat::Q5K {
+                    parts.words.extend(words(&five_bits_of_parts(levels)));
+                    continue;
+                }
                 let (pairs, _) = levels.as_chunks::<32>();
                 for pair in pairs {
                     parts.words.extend(words(&side(pair, |byte| byte & 15)));
@@ -115,7 +133,7 @@ mod tests {
         let golden = include_bytes!("../../../tests/fixtures/gguf/blocks.safetensors");
         let golden = SafeTensors::deserialize(golden).unwrap();
         // With the most that a block takes of its bytes in the file; the last ones have eight bits
-        // for four or five.
+        // for fewer.
         let kinds = [
             ("Q8_0", 8, 1.0),
             ("Q4_0", 2, 1.0),
@@ -123,6 +141,10 @@ mod tests {
             ("Q4_K", 12, 1.03),
             ("Q5_0", 6, 1.55),
             ("IQ4_NL", 20, 1.9),
+            ("Q5_1", 7, 1.51),
+            ("Q5_K", 13, 1.58),
+            ("Q6_K", 14, 1.31),
+            ("Q3_K", 11, 2.5),
         ];
         for (name, kind, most) in kinds {
             let encoding = Encoding::numbered(kind).unwrap();

@@ -117,7 +117,7 @@ impl HostMatrix {
     fn rows<'a>(&'a self, first: usize, count: usize, to: &'a mut Measures) -> RowsOf<'a> {
         let (group, bytes) = (self.format.group(), self.inputs * self.format.bits() / 8);
         let groups = self.inputs / group;
-        let each = group / BLOCK;
+        let each = group / self.format.block();
         let blocks = groups * each;
         let arch = Arch::new();
         let Measures { groups: of_groups, scales, mins } = to;
@@ -138,14 +138,18 @@ impl HostMatrix {
             of_rows(all, mins);
         }
         if let Some(factors) = &self.factors {
-            let of_group = 2 * each;
-            let factors = &factors[first * groups * of_group..];
-            for (group, factors) in factors.chunks_exact(of_group).take(count * groups).enumerate()
-            {
+            let of_group = 4 * self.format.factor_words_of_group();
+            let factors = factors[first * groups * of_group..].chunks_exact(of_group);
+            for (group, factors) in factors.take(count * groups).enumerate() {
+                let blocks = group * each..(group + 1) * each;
                 let (of_scale, of_min) = factors.split_at(each);
-                for block in 0..each {
-                    scales[group * each + block] *= f32::from(of_scale[block]);
-                    mins[group * each + block] *= -f32::from(of_min[block]);
+                let scales = scales[blocks.clone()].iter_mut().zip(of_scale);
+                if of_min.is_empty() {
+                    scales.for_each(|(scale, factor)| *scale *= f32::from(factor.cast_signed()));
+                } else {
+                    scales.for_each(|(scale, factor)| *scale *= f32::from(*factor));
+                    let mins = mins[blocks].iter_mut().zip(of_min);
+                    mins.for_each(|(min, factor)| *min *= -f32::from(*factor));
                 }
             }
         }

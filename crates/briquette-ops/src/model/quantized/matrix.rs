@@ -100,7 +100,7 @@ impl QuantizedMatrix {
         self.mins.as_ref()
     }
 
-    /// Factors of scales and minima, `[outputs, words]`, see [`QuantizedParts::factors`].
+    /// Factors of scales, and of minima, `[outputs, words]`, see [`QuantizedParts::factors`].
     pub fn factors(&self) -> Option<&Tensor<2, Int>> {
         self.factors.as_ref()
     }
@@ -169,13 +169,14 @@ impl QuantizedMatrix {
     /// All weights, `[outputs, inputs]`, in f32.
     pub fn dequantize(&self) -> Tensor<2> {
         let [outputs, inputs] = self.dims;
-        let blocks = inputs / BLOCK;
+        let block = self.format.block();
+        let blocks = inputs / block;
         let levels = match self.format.bits() {
             8 => signed_bytes(self.words.clone(), inputs),
-            _ => halves(self.words.clone(), [outputs, blocks]),
+            _ => halves(self.words.clone(), [outputs, inputs / BLOCK]),
         };
         let levels = levels.sub_scalar(self.format.zero()).float().cast(DType::F32);
-        let levels: Tensor<3> = levels.reshape([outputs, blocks, BLOCK]);
+        let levels: Tensor<3> = levels.reshape([outputs, blocks, block]);
         let (scales, mins) = self.of_blocks();
         let weights = levels * scales.unsqueeze_dim::<3>(2);
         let weights = match mins {
@@ -188,8 +189,8 @@ impl QuantizedMatrix {
     /// Scale and minimum of each block, `[outputs, blocks]`, in f32.
     fn of_blocks(&self) -> (Tensor<2>, Option<Tensor<2>>) {
         let [outputs, inputs] = self.dims;
-        let blocks = inputs / BLOCK;
-        let each = self.format.group() / BLOCK;
+        let blocks = inputs / self.format.block();
+        let each = self.format.group() / self.format.block();
         let repeated = |groups: &Tensor<2>| {
             let groups = groups.clone().cast(DType::F32).unsqueeze_dim::<3>(2);
             let blocks: Tensor<2> =
@@ -198,13 +199,17 @@ impl QuantizedMatrix {
         };
         let (scales, mins) = (repeated(&self.scales), self.mins.as_ref().map(repeated));
         let Some(factors) = &self.factors else { return (scales, mins) };
+        let Some(mins) = mins else {
+            let factors = signed_bytes(factors.clone(), blocks).float().cast(DType::F32);
+            return (scales * factors, None);
+        };
         let bytes: Tensor<4, Int> =
             bytes(factors.clone()).reshape([outputs, blocks / each, 2, each]);
         let factor = |of| {
             let one: Tensor<2, Int> = bytes.clone().narrow(2, of, 1).reshape([outputs, blocks]);
             one.float().cast(DType::F32)
         };
-        (scales * factor(0), mins.map(|mins| (mins * factor(1)).neg()))
+        (scales * factor(0), Some((mins * factor(1)).neg()))
     }
 }
 

@@ -11,7 +11,7 @@ pub struct QuantizedParts {
     pub scales: Vec<f16>,
     /// Minimum of each group, `[outputs, groups]`, where the format has them.
     pub mins: Vec<f16>,
-    /// Factors of 256 weights, eight of the scale and eight of the minimum, a byte each, `[outputs,
-    /// words]`, where the format has them.
+    /// Factors of each group, those of the scale and behind them those of the minimum, if there is
+    /// one, a byte each, `[outputs, words]`, where the format has them.
     pub factors: Vec<i32>,
 }

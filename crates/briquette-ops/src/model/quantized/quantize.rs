@@ -16,7 +16,7 @@ impl QuantizedMatrix {
     /// that weight over -8.
     ///
     /// # Errors
-    /// [`OpError::Value`] for a format with minima, which are not chosen here, and for weights that
+    /// [`OpError::Value`] for a format with minima or factors, which are not chosen here, and for weights that
     /// are not finite or too large for f16 scales; as [`new`](Self::new) for shapes.
     pub fn quantize(
         format: WeightFormat,
@@ -27,8 +27,9 @@ impl QuantizedMatrix {
         let group = format.group();
         let whole = inputs > 0 && inputs.is_multiple_of(group);
         OpError::check_value(NAME, "inputs", inputs, whole, format!("a multiple of {group}"))?;
-        let scaled = !format.has_min();
-        OpError::check_value(NAME, "minima", usize::from(!scaled), scaled, "a format without")?;
+        let scaled = !format.has_min() && !format.has_factors();
+        let what = "minima or factors";
+        OpError::check_value(NAME, what, usize::from(!scaled), scaled, "a format without")?;
         OpError::check_shape(NAME, "weights", [weights.len()], [outputs.saturating_mul(inputs)])?;
         let groups: Vec<(f16, Vec<i32>)> =
             weights.par_chunks(group).map(|group| quantized(format, group)).collect();

@@ -17,24 +17,24 @@ pub(super) struct RowsOf<'a> {
     pub(super) mins: Option<&'a [f32]>,
 }
 
-/// The levels of a block.
-trait Levels {
+/// The levels of a block of `N`.
+trait Levels<const N: usize> {
     /// Bytes of a block.
     const BYTES: usize;
 
-    fn of(bytes: &[u8]) -> [f32; BLOCK];
+    fn of(bytes: &[u8]) -> [f32; N];
 }
 
 /// Signed bytes.
 struct Bytes;
 
-impl Levels for Bytes {
-    const BYTES: usize = BLOCK;
+impl<const N: usize> Levels<N> for Bytes {
+    const BYTES: usize = N;
 
     #[inline(always)]
-    fn of(bytes: &[u8]) -> [f32; BLOCK] {
-        let mut levels = [0.0; BLOCK];
-        for place in 0..BLOCK {
+    fn of(bytes: &[u8]) -> [f32; N] {
+        let mut levels = [0.0; N];
+        for place in 0..N {
             levels[place] = i32::from(bytes[place].cast_signed()) as f32;
         }
         levels
@@ -44,7 +44,7 @@ impl Levels for Bytes {
 /// Halves of bytes, less the level that stands for zero.
 struct Halves<const ZERO: i32>;
 
-impl<const ZERO: i32> Levels for Halves<ZERO> {
+impl<const ZERO: i32> Levels<BLOCK> for Halves<ZERO> {
     const BYTES: usize = BLOCK / 2;
 
     #[inline(always)]
@@ -75,25 +75,27 @@ impl WithSimd for Multiply<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match (self.weights.format.bits(), self.weights.format.zero()) {
-            (8, _) => self.with_levels::<S, Bytes>(simd),
-            (_, 0) => self.with_levels::<S, Halves<0>>(simd),
-            (..) => self.with_levels::<S, Halves<8>>(simd),
+        let format = self.weights.format;
+        match (format.bits(), format.block(), format.zero()) {
+            (8, 16, _) => self.with_levels::<S, Bytes, 16>(simd),
+            (8, ..) => self.with_levels::<S, Bytes, BLOCK>(simd),
+            (.., 0) => self.with_levels::<S, Halves<0>, BLOCK>(simd),
+            (..) => self.with_levels::<S, Halves<8>, BLOCK>(simd),
         }
     }
 }
 
 impl Multiply<'_> {
     #[inline(always)]
-    fn with_levels<S: Simd, L: Levels>(self, simd: S) {
+    fn with_levels<S: Simd, L: Levels<N>, const N: usize>(self, simd: S) {
         let Self { weights, x, sums, rows, products } = self;
-        let blocks = weights.inputs / BLOCK;
+        let blocks = weights.inputs / N;
         for (output, products) in products.chunks_exact_mut(rows).enumerate() {
             let bytes = &weights.bytes[output * blocks * L::BYTES..][..blocks * L::BYTES];
             let scales = &weights.scales[output * blocks..][..blocks];
             for (row, product) in products.iter_mut().enumerate() {
                 let x = &x[row * weights.inputs..][..weights.inputs];
-                *product = dot_levels::<S, L>(simd, bytes, scales, x);
+                *product = dot_levels::<S, L, N>(simd, bytes, scales, x);
             }
             if let Some(mins) = weights.mins {
                 let mins = &mins[output * blocks..][..blocks];
@@ -107,8 +109,13 @@ impl Multiply<'_> {
 
 /// A row of weights, without minima, times a row of `x`.
 #[inline(always)]
-fn dot_levels<S: Simd, L: Levels>(simd: S, bytes: &[u8], scales: &[f32], x: &[f32]) -> f32 {
-    let (x, _) = x.as_chunks::<BLOCK>();
+fn dot_levels<S: Simd, L: Levels<N>, const N: usize>(
+    simd: S,
+    bytes: &[u8],
+    scales: &[f32],
+    x: &[f32],
+) -> f32 {
+    let (x, _) = x.as_chunks::<N>();
     let mut sum = simd.splat_f32s(0.0);
     for block in 0..scales.len().min(x.len()) {
         let levels = L::of(&bytes[block * L::BYTES..][..L::BYTES]);
@@ -148,24 +155,26 @@ impl WithSimd for Expand<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        match (self.weights.format.bits(), self.weights.format.zero()) {
-            (8, _) => self.with_levels::<Bytes>(),
-            (_, 0) => self.with_levels::<Halves<0>>(),
-            (..) => self.with_levels::<Halves<8>>(),
+        let format = self.weights.format;
+        match (format.bits(), format.block(), format.zero()) {
+            (8, 16, _) => self.with_levels::<Bytes, 16>(),
+            (8, ..) => self.with_levels::<Bytes, BLOCK>(),
+            (.., 0) => self.with_levels::<Halves<0>, BLOCK>(),
+            (..) => self.with_levels::<Halves<8>, BLOCK>(),
         }
     }
 }
 
 impl Expand<'_> {
     #[inline(always)]
-    fn with_levels<L: Levels>(self) {
+    fn with_levels<L: Levels<N>, const N: usize>(self) {
         let Self { weights, to } = self;
-        let (to, _) = to.as_chunks_mut::<BLOCK>();
+        let (to, _) = to.as_chunks_mut::<N>();
         for (block, to) in to.iter_mut().enumerate() {
             let levels = L::of(&weights.bytes[block * L::BYTES..][..L::BYTES]);
             let scale = weights.scales[block];
             let min = weights.mins.map_or(0.0, |mins| mins[block]);
-            for place in 0..BLOCK {
+            for place in 0..N {
                 to[place] = levels[place] * scale + min;
             }
         }
