@@ -4,7 +4,8 @@ use std::fs::read_to_string;
 
 use briquette::{Budget, Error, KvCache, Policy};
 use briquette_models::{
-    DeviceMap, Error as ModelError, GenerateOptions, Model, WeightBits, generate_batch, prefill,
+    DeviceMap, Error as ModelError, GenerateOptions, MemoryPlan, Model, WeightBits, generate_batch,
+    prefill,
 };
 use briquette_tests::backends::{backends, host};
 use burn::tensor::{DType, Device, Tensor};
@@ -35,7 +36,7 @@ fn prompts() -> [Vec<u32>; 2] {
 }
 
 fn texts(model: &Model, cache: &mut KvCache) -> Vec<Vec<u32>> {
-    let options = GenerateOptions { max_new_tokens: 12, ..GenerateOptions::default() };
+    let options = GenerateOptions { max_new_tokens: 8, ..GenerateOptions::default() };
     let (found, _) = generate_batch(model, &prompts(), cache, &options, |_, _| {}).unwrap();
     found.into_iter().map(|row| row.tokens).collect()
 }
@@ -122,7 +123,12 @@ fn each_layer_lies_on_its_device() {
 #[test]
 fn what_is_of_one_device_is_refused() {
     for backend in backends().into_iter().filter(|backend| backend.device != host()) {
-        let model = load(maps(&backend.device)[0].clone());
+        let map = maps(&backend.device)[0].clone();
+        let model = load(map.clone());
+        let ember = format!("{HERE}/../models/ember-7m");
+        let plan = MemoryPlan::of(model.config().clone(), ember, map, DType::F32, None).unwrap();
+        let planned = plan.cache_bytes(&Policy::kvzip(BUDGET), 512, 1).unwrap_err();
+        assert!(planned.to_string().contains("devices"), "{planned}");
         match model.cache(Policy::kvzip(BUDGET)) {
             Err(ModelError::Cache(Error::InvalidParameter { parameter, value, .. })) => {
                 assert_eq!(parameter, "devices");

@@ -65,9 +65,12 @@ impl DeviceMap {
                 Some((name, layers)) => (name, Some(layers)),
                 None => (name, None),
             };
-            let count = |text: &str| {
-                let must_be = || invalid("layers of a device", text, "a number");
-                text.parse::<usize>().map_err(|_| must_be())
+            let count = |text: &str| match text.parse::<usize>() {
+                Ok(count) if count > 0 => Ok(count),
+                _ => {
+                    let found = format!("`{text}` for `{name}`");
+                    Err(invalid("layers of a device", found, "a number, at least 1"))
+                }
             };
             shares.push((device::open(name)?, layers.map(count).transpose()?));
         }
@@ -215,8 +218,8 @@ mod tests {
         let refused = |names| DeviceMap::open(names).unwrap_err().to_string();
         for (names, parts) in [
             ("flex=3,flex", ["flex=3,flex", "for none"]),
-            ("flex=three", ["three", "a number"]),
-            ("flex=0,flex=4", ["0", "at least 1"]),
+            ("flex=three", ["`three` for `flex`", "a number"]),
+            ("flex=4,flex=0", ["`0` for `flex`", "at least 1"]),
             ("flex,abacus", ["abacus", "this build has"]),
             ("", ["there is no backend", "this build has"]),
         ] {

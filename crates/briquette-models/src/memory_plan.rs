@@ -1,11 +1,11 @@
 //! The memory that a model and its cache will take, known before a weight is read.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use briquette::{CacheConfig, KvCache, Policy};
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::{ModelConfig, Result, WeightBits, weight_plan::weight_bytes};
+use crate::{DeviceMap, ModelConfig, Result, WeightBits, weight_plan::weight_bytes};
 
 /// Rows that are looked for at most.
 const MOST_ROWS: usize = 1 << 24;
@@ -18,6 +18,8 @@ pub struct MemoryPlan {
     weight_bytes: usize,
     dtype: DType,
     device: Device,
+    /// The device of each layer of a cache, where there are several.
+    devices: Option<Arc<[Device]>>,
 }
 
 impl MemoryPlan {
@@ -30,12 +32,15 @@ impl MemoryPlan {
     pub fn of(
         config: ModelConfig,
         path: impl AsRef<Path>,
-        device: &Device,
+        devices: impl Into<DeviceMap>,
         dtype: DType,
         bits: Option<WeightBits>,
     ) -> Result<Self> {
-        let weight_bytes = weight_bytes(config.clone(), path.as_ref(), device, dtype, bits)?;
-        Ok(Self { config, weight_bytes, dtype, device: device.clone() })
+        let map = devices.into();
+        let device = map.first().clone();
+        let (weight_bytes, devices) =
+            weight_bytes(config.clone(), path.as_ref(), &map, dtype, bits)?;
+        Ok(Self { config, weight_bytes, dtype, device, devices })
     }
 
     /// The bytes of the weights, as [`Model::weight_bytes`](crate::Model::weight_bytes) counts
@@ -95,6 +100,7 @@ impl MemoryPlan {
             let weights = (0..shape.layers).map(|_| Tensor::zeros([inputs, 1], &self.device));
             config = config.with_output_weights(weights.collect());
         }
+        config.devices.clone_from(&self.devices);
         Ok(KvCache::with_config(shape, policy.clone(), config, &self.device)?)
     }
 }

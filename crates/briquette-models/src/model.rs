@@ -177,6 +177,11 @@ impl Model {
         self.placed.of(layer)
     }
 
+    /// The device of each layer of a cache, where there are several.
+    pub(crate) fn devices_of_cache(&self) -> Option<Arc<[Device]>> {
+        self.placed.of_layers().map(|all| self.model.in_order_of_cache(all))
+    }
+
     /// Gives back what its devices hold unused.
     pub fn clean_up(&self) {
         self.placed.each().for_each(Device::memory_cleanup);
@@ -273,7 +278,7 @@ impl Model {
             .with_ops(self.ops.clone());
         let mut config = self.config.with_attention(config);
         config.sinks = self.model.sinks().map(Into::into);
-        config.devices = self.placed.of_layers().map(|all| self.model.in_order_of_cache(all));
+        config.devices = self.devices_of_cache();
         Ok(match policy.reads_output_weights() {
             true => config.with_output_weights(self.output_projections()),
             false => config,

@@ -1,28 +1,29 @@
 //! Bytes of the weights of a model that is not loaded.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use briquette_ops::QuantizedMatrix;
 use burn::tensor::{DType, Device};
 
 use crate::{
-    Model, ModelConfig, Result, WeightBits,
+    DeviceMap, Model, ModelConfig, Result, WeightBits,
     checkpoint::weights::Weights,
     nn::{embedding::Embedding, numbers::numbers, projection::Projection},
     quantize,
 };
 
-/// [`Model::weight_bytes`] of a model that would be loaded so, and quantized to `bits`. The headers
-/// of its files are read, and the embedding and the head where both are stored and may be one.
+/// [`Model::weight_bytes`] of a model that would be loaded so, and quantized to `bits`, and the
+/// devices that its cache would lie on, if they are several. The headers of its files are read, and
+/// the embedding and the head where both are stored and may be one.
 pub(crate) fn weight_bytes(
     config: ModelConfig,
     path: &Path,
-    device: &Device,
+    devices: &DeviceMap,
     dtype: DType,
     bits: Option<WeightBits>,
-) -> Result<usize> {
+) -> Result<(usize, Option<Arc<[Device]>>)> {
     let open = || Weights::open(path);
-    let (mut model, weights) = Model::without_weights(config, path, open, &device.into(), dtype)?;
+    let (mut model, weights) = Model::without_weights(config, path, open, devices, dtype)?;
     let mut dense = numbers(&model);
     let architecture = model.config().architecture;
     let stored =
@@ -45,8 +46,8 @@ pub(crate) fn weight_bytes(
     for (format, dims) in matrices {
         if let Some(format) = format {
             dense -= dims.iter().product::<usize>();
-            quantized += QuantizedMatrix::bytes_of(format, dims, device);
+            quantized += QuantizedMatrix::bytes_of(format, dims, devices.first());
         }
     }
-    Ok(dense * dtype.size() + quantized)
+    Ok((dense * dtype.size() + quantized, model.devices_of_cache()))
 }

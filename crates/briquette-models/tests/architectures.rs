@@ -436,23 +436,18 @@ fn files_of_older_versions_mean_the_same() {
 }
 
 #[test]
-fn the_architecture_is_picked_by_its_name() {
-    for (name, architecture) in [
-        ("llama", Architecture::Llama),
-        ("mistral", Architecture::Mistral),
-        ("qwen2", Architecture::Qwen2),
-        ("qwen3", Architecture::Qwen3),
-        ("phi3", Architecture::Phi3),
-        ("smollm3", Architecture::SmolLm3),
-        ("falcon", Architecture::Falcon),
-        ("qwen3-moe", Architecture::Qwen3Moe),
-        ("mixtral", Architecture::Mixtral),
-        ("gemma2", Architecture::Gemma2),
-        ("gemma3", Architecture::Gemma3),
-        ("deepseek-v3", Architecture::DeepseekV3),
-        ("qwen3-next", Architecture::Qwen3Next),
-    ] {
-        let config = ModelConfig::from_file(folder(name).join("config.json")).unwrap();
-        assert_eq!(config.architecture, architecture);
+fn each_architecture_has_a_checkpoint_and_is_picked_by_its_name() {
+    let mut found = Vec::new();
+    for name in CHECKPOINTS {
+        let path = folder(name).join("config.json");
+        let file: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        let config = ModelConfig::from_file(path).unwrap();
+        let named = file["text_config"]["model_type"].as_str();
+        let named = named.or(file["model_type"].as_str()).unwrap();
+        assert_eq!(config.architecture.model_type(), named, "{name}");
+        found.push(config.architecture);
+    }
+    for architecture in Architecture::all() {
+        assert!(found.contains(&architecture), "{architecture:?}");
     }
 }

@@ -116,7 +116,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let dtype = args.model.planned_dtype(&dir, &devices).with_context(failed)?;
     let bits = args.model.quantize;
     let plan =
-        MemoryPlan::of(config, &dir, devices.first(), dtype.burn(), bits).with_context(failed)?;
+        MemoryPlan::of(config, &dir, devices.clone(), dtype.burn(), bits).with_context(failed)?;
     let weights = plan.weight_bytes() as u64;
     let memory = args.memory.map(|bytes| bytes as u64).or_else(|| devices.memory());
     if let Some(memory) = memory.filter(|memory| *memory < weights) {

@@ -16,8 +16,8 @@ impl QuantizedMatrix {
     /// that weight over -8.
     ///
     /// # Errors
-    /// [`OpError::Value`] for a format with minima or factors, which are not chosen here, and for weights that
-    /// are not finite or too large for f16 scales; as [`new`](Self::new) for shapes.
+    /// [`OpError::Value`] for a format with minima or factors, which are not chosen here, and for
+    /// weights that are not finite or too large for f16 scales; as [`new`](Self::new) for shapes.
     pub fn quantize(
         format: WeightFormat,
         [outputs, inputs]: [usize; 2],
