@@ -4,6 +4,7 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::{
     CacheConfig, KvCache, call::compress::distinct, layer::LayerCache, progress::Progress,
+    recurrent::RecurrentLayer,
 };
 use crate::{
     CacheShape, Error, Policy, Result,
@@ -126,9 +127,22 @@ impl KvCache {
     /// [room](Self::bytes_spare) for future tokens. Padding that a device adds to rows counts too
     /// (CUDA pads rows of scalars).
     pub fn bytes_held(&self) -> usize {
-        let layers = self.layers.iter().enumerate();
+        self.bytes_of(&self.layers, &self.recurrent)
+    }
+
+    /// The bytes that these layers take where its own lie.
+    pub(super) fn bytes_of(&self, layers: &[LayerCache], recurrent: &[RecurrentLayer]) -> usize {
+        let layers = layers.iter().enumerate();
         let of_layers = layers.map(|(number, layer)| layer.bytes(self.devices.rows(number)));
-        of_layers.sum::<usize>() + self.state_bytes(&self.recurrent)
+        let states = recurrent.iter().enumerate();
+        let of_states = states
+            .map(|(number, layer)| layer.bytes(self.devices.rows(self.place_of_state(number))));
+        of_layers.chain(of_states).sum()
+    }
+
+    /// The place of a recurrent layer among all: it is counted behind those of attention.
+    pub(super) fn place_of_state(&self, layer: usize) -> usize {
+        self.shape.layers + layer
     }
 
     /// Returns the bytes among [`bytes_held`](Self::bytes_held) that are free: the room for future

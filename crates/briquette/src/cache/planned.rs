@@ -40,9 +40,9 @@ impl KvCache {
             return refuse("policy", self.policy.name(), "one that keeps no more than its budget");
         }
         let layers = 0..self.shape.layers;
-        let states = self.config.recurrent_shapes().iter().zip(self.shape.layers..);
-        let of_state = |(shape, place): (&RecurrentShape, usize)| {
-            shape.bytes_on(self.devices.rows(place)).saturating_mul(rows)
+        let states = self.config.recurrent_shapes().iter().enumerate();
+        let of_state = |(layer, shape): (usize, &RecurrentShape)| {
+            shape.bytes_on(self.devices.rows(self.place_of_state(layer))).saturating_mul(rows)
         };
         let states = states.map(of_state);
         layers

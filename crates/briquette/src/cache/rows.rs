@@ -152,9 +152,7 @@ impl KvCache {
 
     /// Replaces the layers by these, which hold other rows.
     fn hold_rows(&mut self, layers: Vec<LayerCache>, recurrent: Vec<RecurrentLayer>) -> Result<()> {
-        let of_layers = layers.iter().enumerate();
-        let of_layers = of_layers.map(|(number, layer)| layer.bytes(self.devices.rows(number)));
-        let needed = of_layers.sum::<usize>() + self.state_bytes(&recurrent);
+        let needed = self.bytes_of(&layers, &recurrent);
         ceiling::check(self.config.memory_ceiling, self.bytes_held(), needed)?;
         if let Some(rollback) = self.active_transaction.rollback() {
             rollback.remember_all(&self.layers);

@@ -128,7 +128,7 @@ impl KvCache {
         }
         for (number, shape) in cache.config.recurrent_shapes().iter().enumerate() {
             let of_layer = parts.take_parts(&format!("recurrent.{number}"));
-            let device = cache.devices.of(cache.shape.layers + number);
+            let device = cache.devices.of(cache.place_of_state(number));
             cache.recurrent[number] = RecurrentLayer::restore(of_layer, &seen, *shape, device)?;
         }
         parts.finish()?;

@@ -2,7 +2,7 @@
 
 use super::{
     CacheConfig, KvCache, ceiling,
-    recurrent::{RecurrentLayer, RecurrentShape, RecurrentState},
+    recurrent::{RecurrentShape, RecurrentState},
 };
 use crate::{Error, Policy, Result, check};
 
@@ -100,7 +100,7 @@ impl KvCache {
         if let Some(expected) = self.batch.filter(|&expected| expected != rows) {
             return Err(Error::BatchChanged { expected, found: rows });
         }
-        let place = self.shape.layers + layer;
+        let place = self.place_of_state(layer);
         let (device, layout) = (self.devices.of(place), self.devices.rows(place));
         let own = &self.recurrent[layer];
         self.check_step(&format!("recurrent layer {layer}"), own.progress.count())?;
@@ -157,11 +157,5 @@ impl KvCache {
             }),
             None => Ok(()),
         }
-    }
-
-    /// Bytes of the states of recurrent layers.
-    pub(super) fn state_bytes(&self, layers: &[RecurrentLayer]) -> usize {
-        let rows = |layer: usize| self.devices.rows(self.shape.layers + layer);
-        layers.iter().enumerate().map(|(number, layer)| layer.bytes(rows(number))).sum()
     }
 }
