@@ -63,8 +63,8 @@ pub struct Runner {
     /// Whether the device's memory is cleaned up before each measurement, and not only as a model
     /// does.
     pub clean: bool,
-    /// The clean-ups of each of the model's devices.
-    pub upkeep: Vec<Upkeep>,
+    /// The clean-ups of the model.
+    pub upkeep: Upkeep,
 }
 
 /// Steps that compile before any are timed.
@@ -91,7 +91,6 @@ impl Runner {
         let model = random_llama(dimensions, dtype, devices.clone())?;
         model.devices().iter().try_for_each(Device::sync)?;
         model.clean_up();
-        let upkeep = model.devices().iter().map(|_| Upkeep::default()).collect();
         let billions = dimensions.parameters() as f64 / 1e9;
         eprintln!("{billions:.2} G parameters in {:.1} s", started.elapsed().as_secs_f64());
         Ok(Self {
@@ -109,7 +108,7 @@ impl Runner {
             points: None,
             graph: false,
             clean: true,
-            upkeep,
+            upkeep: Upkeep::default(),
         })
     }
 
@@ -462,7 +461,7 @@ impl Runner {
 
     /// Counts a call of the model, as that does.
     fn count_call(&self) {
-        self.model.devices().iter().zip(&self.upkeep).for_each(|(one, upkeep)| upkeep.call(one));
+        self.upkeep.call_on(&self.model.devices());
     }
 
     /// Whether so many bytes are within the memory, as far as either is known.

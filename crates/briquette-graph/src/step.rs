@@ -292,7 +292,7 @@ where
     fn keep_up(&self) {
         let recorded = self.kinds.values().any(|kind| kind.recording.is_some());
         if self.prepared.is_none() && !recorded {
-            self.upkeep.call(&self.tokens.device());
+            self.upkeep.call_on(self.cache.devices());
         }
     }
 

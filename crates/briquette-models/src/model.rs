@@ -51,7 +51,7 @@ pub struct Model {
     #[module(skip)]
     interrupt: Interrupt,
     #[module(skip)]
-    upkeep: Vec<Upkeep>,
+    upkeep: Upkeep,
     /// Bits of the weights that it was loaded with in more, if they were quantized since.
     #[module(skip)]
     pub(crate) quantized_to: Option<WeightBits>,
@@ -90,7 +90,7 @@ impl Model {
             positions: Positions::new(&config, &placed)?,
             ops,
             interrupt: Interrupt::new(),
-            upkeep: placed.each().map(|_| Upkeep::default()).collect(),
+            upkeep: Upkeep::default(),
             placed,
             quantized_to: None,
             warnings: Vec::new(),
@@ -185,11 +185,6 @@ impl Model {
     /// Gives back what its devices hold unused.
     pub fn clean_up(&self) {
         self.placed.each().for_each(Device::memory_cleanup);
-    }
-
-    /// Counts a call.
-    fn count_call(&self) {
-        self.placed.each().zip(&self.upkeep).for_each(|(device, upkeep)| upkeep.call(device));
     }
 
     /// The data type it computes in.
@@ -345,7 +340,7 @@ impl Model {
         attend: &mut dyn Attend,
     ) -> Result<Tensor<2>> {
         self.interrupt.check()?;
-        self.count_call();
+        self.upkeep.call_on(self.placed.each());
         self.last_logits(self.model.forward(tokens, &self.positions, attend, &self.interrupt)?)
     }
 
@@ -381,7 +376,7 @@ impl Model {
 
     /// As [`hidden_states`](Self::hidden_states), of tokens checked before.
     pub(crate) fn decode(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
-        self.count_call();
+        self.upkeep.call_on(self.placed.each());
         self.layers(tokens, cache)
     }
 

@@ -5,7 +5,7 @@ use std::sync::{
 
 use burn::tensor::Device;
 
-/// Calls of a model between two clean-ups of its device.
+/// Calls of a model between two clean-ups of its devices.
 const CALLS: usize = 32;
 
 /// Keeps launches as fast as they were in a process that decodes for long, by cleaning the device's
@@ -24,8 +24,13 @@ pub struct Upkeep(Arc<AtomicUsize>);
 impl Upkeep {
     /// Counts a call of the model, and cleans up at every 32nd.
     pub fn call(&self, device: &Device) {
+        self.call_on([device]);
+    }
+
+    /// As [`call`](Self::call), of a model on these devices.
+    pub fn call_on<'a>(&self, devices: impl IntoIterator<Item = &'a Device>) {
         if self.0.fetch_add(1, Ordering::Relaxed) % CALLS == CALLS - 1 {
-            device.memory_cleanup();
+            devices.into_iter().for_each(Device::memory_cleanup);
         }
     }
 }

@@ -1,4 +1,7 @@
-use std::sync::{Arc, OnceLock};
+use std::{
+    iter::once,
+    sync::{Arc, OnceLock},
+};
 
 use burn::tensor::Device;
 
@@ -35,7 +38,15 @@ impl Devices {
 
     /// Whether layers lie on several devices.
     pub(super) fn are_several(&self) -> bool {
-        (0..self.layers).any(|layer| *self.of(layer) != self.first)
+        self.of_layers.iter().flat_map(|all| all.iter()).any(|device| *device != self.first)
+    }
+
+    /// The devices, each once.
+    pub(super) fn each(&self) -> impl Iterator<Item = &Device> {
+        let all = || once(&self.first).chain(self.of_layers.iter().flat_map(|all| all.iter()));
+        let is_new =
+            move |(at, one): &(usize, &Device)| !all().take(*at).any(|before| before == *one);
+        all().enumerate().filter(is_new).map(|(_, one)| one)
     }
 
     /// Waits for all of them.
@@ -43,14 +54,8 @@ impl Devices {
     /// # Errors
     /// [`Error::Execution`].
     pub(super) fn sync(&self) -> Result<()> {
-        let mut waited: Vec<&Device> = Vec::new();
-        for device in (0..self.layers).map(|layer| self.of(layer)) {
-            if !waited.contains(&device) {
-                device.sync().map_err(|error| Error::Execution(error.to_string()))?;
-                waited.push(device);
-            }
-        }
-        Ok(())
+        let wait = |device: &Device| device.sync();
+        self.each().try_for_each(wait).map_err(|error| Error::Execution(error.to_string()))
     }
 
     /// Checks that there is a device for each layer, and that the policy can follow several.

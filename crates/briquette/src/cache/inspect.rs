@@ -210,6 +210,11 @@ impl KvCache {
         self.layers.iter().map(LayerCache::progress).chain(recurrent)
     }
 
+    /// The devices that its layers lie on.
+    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.devices.each()
+    }
+
     pub(super) fn layer_cache(&self, layer: usize) -> Result<&LayerCache> {
         let layers = self.layers.len();
         self.layers.get(layer).ok_or(Error::LayerOutOfRange { layer, layers })
