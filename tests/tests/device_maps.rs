@@ -141,8 +141,11 @@ fn what_is_of_one_device_is_refused() {
         let error = prefill(&model, &[&prompts()[0]], &mut cache, None).unwrap_err();
         let ModelError::Cache(Error::WrongDevice { .. }) = error else { panic!("{error}") };
     }
-    let three = DeviceMap::by_layers(vec![(host(), 1), (host(), 2)]).unwrap();
     let folder = format!("{HERE}/../models/ember-7m");
-    let error = Model::load(folder, three, DType::F32).unwrap_err().to_string();
-    assert!(error.contains("1 + 2 layers"), "{error}");
+    for (counts, said) in [(vec![1, 2], "1 + 2 layers"), (vec![3], "3 layers")] {
+        let shares = counts.into_iter().map(|count| (host(), count)).collect();
+        let map = DeviceMap::by_layers(shares).unwrap();
+        let error = Model::load(&folder, map, DType::F32).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }

@@ -95,6 +95,11 @@ impl DeviceMap {
         &self.devices[0]
     }
 
+    /// Whether there is nothing to share out.
+    pub(crate) fn is_one_for_all(&self) -> bool {
+        self.devices.len() == 1 && self.layers.is_none()
+    }
+
     /// The device of each layer of a model with so many numbers in its embeddings, layers and head.
     pub(crate) fn place(&self, (first, layers, last): (usize, &[usize], usize)) -> Result<Placed> {
         let counts = match &self.layers {

@@ -69,7 +69,7 @@ impl Model {
         let devices = devices.into();
         let whole = Placed::on(devices.first(), config.num_hidden_layers);
         let whole = Self::on(config, whole)?;
-        if devices.devices().len() == 1 {
+        if devices.is_one_for_all() {
             return Ok(whole);
         }
         // Parameters are made when they are first looked at: so far they are sizes.
