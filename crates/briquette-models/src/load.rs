@@ -66,16 +66,17 @@ impl Model {
     }
 
     /// The type to [`load`](Self::load) a folder or file in where nobody chooses one: the
-    /// [stored](Self::stored_dtype) one, or F32 where the device has no arithmetic for it, and on
-    /// the host, which multiplies in F32 and would convert to it and back.
+    /// [stored](Self::stored_dtype) one, or F32 where a device has no arithmetic for it, or is the
+    /// host, which multiplies in F32 and would convert to it and back.
     ///
     /// # Errors
     /// As [`load`](Self::load) for the files.
-    pub fn default_dtype(dir: impl AsRef<Path>, device: &Device) -> Result<DType> {
+    pub fn default_dtype(dir: impl AsRef<Path>, devices: impl Into<DeviceMap>) -> Result<DType> {
         let stored = Self::stored_dtype(dir)?;
         let narrow = matches!(stored, DType::F16 | DType::BF16);
-        let here = !is_host(device) && device.supports_dtype(stored);
-        Ok(if narrow && here { stored } else { DType::F32 })
+        let takes = |device: &Device| !is_host(device) && device.supports_dtype(stored);
+        let here = narrow && devices.into().devices().iter().all(takes);
+        Ok(if here { stored } else { DType::F32 })
     }
 
     /// As [`load`](Self::load), with a configuration that was read before, for a context

@@ -155,10 +155,7 @@ impl ModelArgs {
         if let Some(dtype) = self.dtype {
             return dtype.into();
         }
-        let of = |device| Model::default_dtype(dir, device).ok();
-        let mut all = devices.devices().iter().map(of);
-        let first = all.next().flatten().filter(|first| all.all(|other| other == Some(*first)));
-        first.map_or(run::Dtype::F32, named)
+        Model::default_dtype(dir, devices.clone()).map_or(run::Dtype::F32, named)
     }
 
     /// The type that a plan is for: the one named, or that of a device that is named, or else the
