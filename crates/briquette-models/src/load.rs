@@ -177,17 +177,15 @@ impl Model {
         let (mut stored, rest): (Vec<_>, _) =
             stored.into_iter().partition(|tensor| tensor.name.starts_with(LAYERS));
         let architecture = model.config().architecture;
-        let placed = model.placed.clone();
-        let fill = |device| Fill { weights: &weights, architecture, device, dtype };
+        let fill = Fill { weights: &weights, architecture, dtype };
         let turned = pairs(model.config());
         let layers = std::mem::take(&mut model.model.layers).into_iter().enumerate();
-        fill(placed.last()).part(&mut model, "", rest, Model::projections, &mut progress)?;
+        fill.part(&mut model, "", rest, Model::projections, &mut progress)?;
         lay_out(model.projections());
         // What lay apart leaves room for the next layer.
         let whole = layers.map(|(number, mut layer)| {
             let prefix = format!("{LAYERS}{number}.");
             let own = stored.extract_if(.., |tensor| tensor.name.starts_with(&prefix)).collect();
-            let fill = fill(placed.of(number));
             fill.part(&mut layer, &prefix, own, Layer::projections, &mut progress)?;
             put_pairs_in_halves(layer.projections(), &turned);
             let mut layer = layer.merge_projections();
@@ -207,7 +205,6 @@ impl Model {
         progress: &mut Progress<'_>,
     ) -> Result<()> {
         let architecture = self.config().architecture;
-        let placed = self.placed.clone();
         let mut stored = |path: &str, device: &Device| {
             let path = format!("{path}.weight");
             let matrix = weights.quantized(&architecture.checkpoint_name(&path), device)?;
@@ -217,14 +214,12 @@ impl Model {
             Ok::<_, Error>(matrix)
         };
         for (path, projection) in self.projections() {
-            let layer = path.strip_prefix(LAYERS).and_then(|path| path.split('.').next());
-            let layer = layer.and_then(|number| number.parse().ok());
-            let device = layer.map_or(placed.last(), |layer| placed.of(layer));
-            if let Some(matrix) = stored(&path, device)? {
+            let Projection::Dense(linear) = &*projection else { continue };
+            if let Some(matrix) = stored(&path, &linear.weight.lazy_device())? {
                 *projection = projection.clone().with_quantized(matrix);
             }
         }
-        if let Some(matrix) = stored("model.embed_tokens", placed.first())? {
+        if let Some(matrix) = stored("model.embed_tokens", &self.model.embed_tokens.device())? {
             self.model.embed_tokens = Embedding::quantized(matrix, dtype);
         }
         Ok(())

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use burn::tensor::{DType, Device, TensorData};
+use burn::tensor::{DType, TensorData};
 use burn_store::{
     ApplyError, FloatCastAdapter, ModuleAdapter, ModuleSnapshot, PyTorchToBurnAdapter,
     burn_pack::Tensor,
@@ -19,11 +19,11 @@ const AT_ONCE: usize = 1 << 14;
 /// The parameter that is f32 in a model of any type: experts are chosen by small differences.
 const IN_F32: &str = "e_score_correction_bias";
 
-/// Brings the weights of a checkpoint into parts of a model, in a type, on a device.
+/// Brings the weights of a checkpoint into parts of a model, in a type, each on the device of its
+/// parameter.
 pub(crate) struct Fill<'a> {
     pub(crate) weights: &'a Weights,
     pub(crate) architecture: Architecture,
-    pub(crate) device: &'a Device,
     pub(crate) dtype: DType,
 }
 
@@ -90,7 +90,7 @@ impl Fill<'_> {
             let numbers = self.weights.numbers(&self.architecture.checkpoint_name(&path))?;
             if let (Some(numbers), Projection::Dense(linear)) = (numbers, &*projection) {
                 let numbers = converted(numbers, self.dtype);
-                *projection = Projection::Dense(linear.clone().with_stored(numbers, self.device));
+                *projection = Projection::Dense(linear.clone().with_stored(numbers));
                 progress.count(&path);
                 taken.insert(path);
             }

@@ -3,7 +3,7 @@ use std::{ops::Range, sync::Arc};
 use burn::{
     module::{Module, Param},
     nn,
-    tensor::{Device, Tensor, TensorData, s},
+    tensor::{Tensor, TensorData, s},
 };
 
 use briquette::ops::{Ops, best};
@@ -44,11 +44,11 @@ impl Linear {
 
     /// The same layer with these weights, `[outputs, inputs]`, as checkpoints have them: seen
     /// transposed, not copied. Burn's adapter would move them number by number on the host.
-    pub(crate) fn with_stored(self, weight: TensorData, device: &Device) -> Self {
-        let id = self.weight.id;
+    pub(crate) fn with_stored(self, weight: TensorData) -> Self {
+        let (id, device) = (self.weight.id, self.weight.lazy_device());
         let stored = |weight: TensorData| {
             let dtype = weight.dtype();
-            Tensor::<2>::from_data(weight, (device, dtype)).transpose()
+            Tensor::<2>::from_data(weight, (&device, dtype)).transpose()
         };
         let weight = device.memory_persistent_allocations(weight, stored);
         Self { weight: Param::initialized(id, weight), ..self }
@@ -144,7 +144,7 @@ pub(crate) fn by_rows<const D: usize>(
 #[cfg(test)]
 mod tests {
     use briquette_ops::{AttentionOps, ClusterOps, EntryOps, MergeOps, ModelOps, SelectOps};
-    use burn::tensor::Distribution;
+    use burn::tensor::{Device, Distribution};
 
     use super::*;
 
