@@ -127,11 +127,11 @@ impl Encoding {
                 }
                 Self::Q4_1 => {
                     let (scale, least) = (number(block, 0), number(block, 2));
-                    halves(block, 4, |q, _| scale * f32::from(q) + least, &mut out);
+                    out.extend(four_bits(block, 4).map(|level| scale * f32::from(level) + least));
                 }
                 Self::Q5_1 => {
                     let (scale, least) = (number(block, 0), number(block, 2));
-                    out.extend(five_bits(block).map(|level| scale * f32::from(level) + least));
+                    out.extend(five_bits(block, 4).map(|level| scale * f32::from(level) + least));
                 }
                 Self::Q2K => two_bits(block, &mut out),
                 Self::Q4K => {
@@ -163,22 +163,15 @@ impl Encoding {
 impl Encoding {
     /// The scale of a block of 32, and its levels, where a number is their product.
     pub(super) fn levels(self, block: &[u8]) -> (f32, [i8; 32]) {
-        let four = |at: usize, i: usize| match i {
-            0..16 => block[at + i] & 15,
-            _ => block[at + i - 16] >> 4,
-        };
-        let of = |level: &dyn Fn(usize) -> i8| std::array::from_fn(level);
         let levels = match self {
-            Self::Q4_0 => of(&|i| four(2, i).cast_signed() - 8),
-            Self::Q5_0 => {
-                let fifth = fifth_bits(block, 2);
-                of(&|i| (four(6, i) | fifth(i)).cast_signed() - 16)
-            }
-            Self::Iq4Nl => of(&|i| IQ4_NL[usize::from(four(2, i))]),
+            Self::Q4_0 => four_bits(block, 2).map(|level| level.cast_signed() - 8),
+            Self::Q5_0 => five_bits(block, 2).map(|level| level.cast_signed() - 16),
+            Self::Iq4Nl => four_bits(block, 2).map(|level| IQ4_NL[usize::from(level)]),
             Self::Mxfp4 => {
-                return (half_power(block[0]), of(&|i| MXFP4[usize::from(four(1, i))]));
+                let levels = four_bits(block, 1).map(|level| MXFP4[usize::from(level)]);
+                return (half_power(block[0]), levels);
             }
-            _ => of(&|i| block[2 + i].cast_signed()),
+            _ => std::array::from_fn(|i| block[2 + i].cast_signed()),
         };
         (number(block, 0), levels)
     }
@@ -208,25 +201,17 @@ fn number(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// The lower halves of the bytes from `at` on, then the upper ones. `value` gets four bits and
-/// their place.
-fn halves(block: &[u8], at: usize, value: impl Fn(u8, usize) -> f32, out: &mut Vec<f32>) {
-    let bytes = &block[at..at + 16];
-    out.extend(bytes.iter().zip(0..).map(|(byte, i)| value(byte & 15, i)));
-    out.extend(bytes.iter().zip(16..).map(|(byte, i)| value(byte >> 4, i)));
+/// The levels of 32 numbers of four bits: the lower halves of the bytes from `at` on, then the
+/// upper ones.
+fn four_bits(block: &[u8], at: usize) -> [u8; 32] {
+    std::array::from_fn(|i| if i < 16 { block[at + i] & 15 } else { block[at + i - 16] >> 4 })
 }
 
-/// The highest of five bits, which lie in a word at `at`.
-fn fifth_bits(block: &[u8], at: usize) -> impl Fn(usize) -> u8 {
+/// The levels of 32 numbers of five bits: the highest lie in a word at `at`, the others behind it.
+pub(super) fn five_bits(block: &[u8], at: usize) -> [u8; 32] {
     let word = u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
-    move |i| u8::from(word >> i & 1 == 1) << 4
-}
-
-/// The levels of 32 numbers of five bits, behind a scale and a minimum.
-pub(super) fn five_bits(block: &[u8]) -> [u8; 32] {
-    let fifth = fifth_bits(block, 4);
-    let four = |i: usize| if i < 16 { block[8 + i] & 15 } else { block[8 + i - 16] >> 4 };
-    std::array::from_fn(|i| four(i) | fifth(i))
+    let four = four_bits(block, at + 4);
+    std::array::from_fn(|i| four[i] | u8::from(word >> i & 1 == 1) << 4)
 }
 
 /// The levels of eight parts of 32 numbers of four bits: two parts have the halves of 32 bytes.

@@ -73,7 +73,7 @@ fn parts(format: WeightFormat, encoding: Encoding, bytes: &[u8]) -> Option<Quant
             WeightFormat::Q5_1 => {
                 let (min, _) = half(rest);
                 parts.mins.push(min);
-                parts.words.extend(words(&five_bits(block)));
+                parts.words.extend(words(&five_bits(block, 4)));
             }
             WeightFormat::Q4_1 => {
                 let (min, levels) = half(rest);
