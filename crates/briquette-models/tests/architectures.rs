@@ -13,8 +13,8 @@ use briquette_models::{
 };
 use burn::tensor::DType;
 use common::{
-    assert_close, assert_invalid, assert_unsupported, cache, device, fixtures, host, logits,
-    options, row, with_keys,
+    assert_close, assert_invalid, assert_unsupported, cache, config_with, device, fixtures, host,
+    logits, options, row,
 };
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -366,9 +366,7 @@ fn profile(shape: CacheShape) -> Arc<Profile> {
 
 /// The configuration of a checkpoint with other keys.
 fn with(name: &str, keys: Value) -> Result<ModelConfig, Error> {
-    let text = fs::read_to_string(folder(name).join("config.json")).unwrap();
-    let config = with_keys(serde_json::from_str(&text).unwrap(), &keys);
-    ModelConfig::from_json(&config.to_string())
+    config_with(name, &keys)
 }
 
 #[test]

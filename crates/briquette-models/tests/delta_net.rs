@@ -13,8 +13,8 @@ use briquette_models::{
 };
 use burn::tensor::{DType, Tensor};
 use common::{
-    assert_close, assert_invalid, assert_unsupported, cache, device, fixtures, host, logits,
-    options, row, with_keys,
+    assert_close, assert_invalid, assert_unsupported, cache, config_with, device, fixtures, host,
+    logits, options, row,
 };
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -34,9 +34,7 @@ fn load() -> Model {
 }
 
 fn with(keys: Value) -> Result<ModelConfig, Error> {
-    let text = fs::read_to_string(folder().join("config.json")).unwrap();
-    let config = with_keys(serde_json::from_str(&text).unwrap(), &keys);
-    ModelConfig::from_json(&config.to_string())
+    config_with("qwen3-next", &keys)
 }
 
 /// Logits after a token, of each row.

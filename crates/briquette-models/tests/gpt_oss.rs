@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fs};
 use briquette::{CacheConfig, KvCache, Policy, ops::Window};
 use briquette_models::{Architecture, Error, Model, ModelConfig, RopeScaling};
 use burn::tensor::DType;
-use common::{assert_invalid, device, fixtures, logits, row, with_keys};
+use common::{assert_invalid, config_with, device, fixtures, logits, row};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -21,9 +21,7 @@ fn load(name: &str) -> Model {
 }
 
 fn config(keys: Value) -> Result<ModelConfig, Error> {
-    let text = fs::read_to_string(fixtures().join(BF16).join("config.json")).unwrap();
-    let config = with_keys(serde_json::from_str(&text).unwrap(), &keys);
-    ModelConfig::from_json(&config.to_string())
+    config_with(BF16, &keys)
 }
 
 type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;

@@ -7,7 +7,7 @@ use std::{collections::HashMap, fs, path::PathBuf};
 use briquette::{CacheConfig, KvCache, Policy, position::PositionEncoding};
 use briquette_models::{Attend, Error, Model, ModelConfig};
 use burn::tensor::{DType, Tensor};
-use common::{assert_invalid, assert_unsupported, device, fixtures, logits, row, with_keys};
+use common::{assert_invalid, assert_unsupported, config_with, device, fixtures, logits, row};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
@@ -22,9 +22,7 @@ fn load() -> Model {
 }
 
 fn with(keys: Value) -> Result<ModelConfig, Error> {
-    let text = fs::read_to_string(folder().join("config.json")).unwrap();
-    let config = with_keys(serde_json::from_str(&text).unwrap(), &keys);
-    ModelConfig::from_json(&config.to_string())
+    config_with("deepseek-v3", &keys)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::{collections::BTreeSet, fs};
+use std::collections::BTreeSet;
 
 use briquette::{Budget, Policy, ops::Window};
 use briquette_models::{
@@ -10,13 +10,11 @@ use briquette_models::{
     generate,
 };
 use burn::tensor::DType;
-use common::{assert_invalid, assert_unsupported, device, fixtures, options, with_keys};
+use common::{assert_invalid, assert_unsupported, config_with, device, fixtures, options};
 use serde_json::{Value, json};
 
 fn config(keys: Value) -> Result<ModelConfig, Error> {
-    let text = fs::read_to_string(fixtures().join("llama4/config.json")).unwrap();
-    let config = with_keys(serde_json::from_str(&text).unwrap(), &keys);
-    ModelConfig::from_json(&config.to_string())
+    config_with("llama4", &keys)
 }
 
 #[test]

@@ -59,6 +59,13 @@ pub(crate) fn with_keys(mut object: Value, keys: &Value) -> Value {
     object
 }
 
+/// The configuration of a checkpoint of the fixtures, with other keys.
+pub(crate) fn config_with(name: &str, keys: &Value) -> Result<ModelConfig, Error> {
+    let text = std::fs::read_to_string(fixtures().join(name).join("config.json")).unwrap();
+    let config = with_keys(serde_json::from_str(&text).unwrap(), keys);
+    ModelConfig::from_json(&config.to_string())
+}
+
 /// Checks that a setting is refused which is known and not supported.
 pub(crate) fn assert_unsupported(found: Result<ModelConfig, Error>, named: &str) {
     match found {
