@@ -140,6 +140,18 @@ fn what_is_of_one_device_is_refused() {
         let mut cache = KvCache::new(model.cache_shape(), Policy::full(), &model.device()).unwrap();
         let error = prefill(&model, &[&prompts()[0]], &mut cache, None).unwrap_err();
         let ModelError::Cache(Error::WrongDevice { .. }) = error else { panic!("{error}") };
+        // Rows join those that lie as they do.
+        let [whole, mut apart] = [&load(&host()), &model].map(|model| {
+            let mut cache = model.cache(Policy::full()).unwrap();
+            prefill(model, &[&prompts()[1]], &mut cache, None).unwrap();
+            cache
+        });
+        match apart.append_rows(&whole).unwrap_err() {
+            Error::RowsDiffer { what: "device", expected, .. } => {
+                assert!(expected.ends_with("for its layers"), "{expected}");
+            }
+            other => panic!("{}: {other}", backend.name),
+        }
     }
     let folder = format!("{HERE}/../models/ember-7m");
     for (counts, said) in [(vec![1, 2], "1 + 2 layers"), (vec![3], "3 layers")] {

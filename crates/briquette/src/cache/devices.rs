@@ -1,4 +1,5 @@
 use std::{
+    fmt,
     iter::once,
     sync::{Arc, OnceLock},
 };
@@ -70,6 +71,17 @@ impl Devices {
             return check::refuse("devices", found, "one for all layers");
         }
         Ok(())
+    }
+}
+
+/// The device, or that of each layer where they lie on several.
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.are_several() {
+            return write!(f, "{:?}", self.first);
+        }
+        let of = |layer| self.of(layer);
+        write!(f, "{:?} for its layers", (0..self.layers).map(of).collect::<Vec<_>>())
     }
 }
 

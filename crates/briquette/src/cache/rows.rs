@@ -74,10 +74,9 @@ impl KvCache {
     /// # Errors
     /// The cache is then as it was before.
     /// - [`Error::RowsDiffer`] for another shape, policy, model, data type, softmax scale, softcap,
-    ///   windows or recurrent layers. Rows are compressed together: if the policy compresses at
-    ///   every n-th decoded token, n > 1, both caches must have decoded as many since the last one.
-    ///   If its scorer sums over a local window (EMS), both must have as many queries in it.
-    /// - [`Error::WrongDevice`].
+    ///   windows, recurrent layers or device. Rows are compressed together: if the policy
+    ///   compresses at every n-th decoded token, n > 1, both caches must have decoded as many since
+    ///   the last one. If its scorer sums over a local window (EMS), both must have as many queries in it.
     /// - [`Error::PromptUnfinished`] of either cache.
     /// - [`Error::Prefix`] if either has seen nothing, if a step has not gone through all its
     ///   layers, or if the store is custom and [appends no
@@ -98,13 +97,6 @@ impl KvCache {
 
     /// Checks that rows of another cache would be the same in this one.
     fn check_rows_of(&self, other: &Self) -> Result<()> {
-        if self.devices != other.devices {
-            return Err(Error::WrongDevice {
-                tensor: "the cache to append",
-                expected: format!("{:?}", self.devices),
-                found: format!("{:?}", other.devices),
-            });
-        }
         let mut all = self.common_to_rows().into_iter().zip(other.common_to_rows());
         match all.find(|((_, own, _), (_, other, _))| own != other) {
             Some(((what, expected, cure), (_, found, _))) => {
@@ -130,6 +122,7 @@ impl KvCache {
             ("value_dim", format!("{values:?}"), ALIKE),
             ("layer shapes", format!("{layer_shapes:?}"), ALIKE),
             ("recurrent layers", format!("{:?}", self.config.recurrent_text()), ALIKE),
+            ("device", self.devices.to_string(), ALIKE),
         ];
         // A layer with a window is never behind.
         let mut layers =

@@ -105,7 +105,10 @@ impl<'a> SharedPrefill<'a> {
                 return refused(number, "its weights are computed in another way".into());
             }
             if cache.devices != first.devices {
-                return refused(number, format!("it is on {:?}", cache.devices));
+                return refused(
+                    number,
+                    format!("it is on {}, not {}", cache.devices, first.devices),
+                );
             }
         }
         let times = SharedTimes { all: Duration::ZERO, each: vec![Duration::ZERO; caches.len()] };
