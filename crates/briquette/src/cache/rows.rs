@@ -76,7 +76,8 @@ impl KvCache {
     /// - [`Error::RowsDiffer`] for another shape, policy, model, data type, softmax scale, softcap,
     ///   windows, recurrent layers or device. Rows are compressed together: if the policy
     ///   compresses at every n-th decoded token, n > 1, both caches must have decoded as many since
-    ///   the last one. If its scorer sums over a local window (EMS), both must have as many queries in it.
+    ///   the last one. If its scorer sums over a local window (EMS), both must have as many queries
+    ///   in it.
     /// - [`Error::PromptUnfinished`] of either cache.
     /// - [`Error::Prefix`] if either has seen nothing, if a step has not gone through all its
     ///   layers, or if the store is custom and [appends no
