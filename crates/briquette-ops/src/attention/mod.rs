@@ -4,6 +4,7 @@
 mod closest;
 mod decode;
 mod estimate;
+#[cfg(feature = "flex")]
 mod host;
 mod local_window;
 mod ops;

@@ -2,9 +2,10 @@ use std::fmt::Debug;
 
 use burn::tensor::Tensor;
 
+#[cfg(feature = "flex")]
+use super::host;
 use super::{
     decode::{DecodeInput, DecodeOutput},
-    host,
     prefill::{self, AttentionInput, AttentionOutput},
     rotary::{self, RotaryTables},
     sparse::{self, SparseAttentionInput},
@@ -20,10 +21,11 @@ pub trait AttentionOps: Debug + Send + Sync {
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
     fn attention(&self, input: AttentionInput) -> Result<AttentionOutput> {
-        Ok(match host::decode(&DecodeInput::of(&input))? {
-            Some(found) => found.with_column_sums(input.column_sums, input.column_squares),
-            None => prefill::attention(input),
-        })
+        #[cfg(feature = "flex")]
+        if let Some(found) = host::decode(&DecodeInput::of(&input))? {
+            return Ok(found.with_column_sums(input.column_sums, input.column_squares));
+        }
+        Ok(prefill::attention(input))
     }
 
     /// Computes attention as [`attention`](Self::attention) does, from the part of the weights that
@@ -43,7 +45,13 @@ pub trait AttentionOps: Debug + Send + Sync {
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
     fn decode(&self, input: &DecodeInput) -> Result<Option<DecodeOutput>> {
-        host::decode(input)
+        #[cfg(feature = "flex")]
+        return host::decode(input);
+        #[cfg(not(feature = "flex"))]
+        {
+            let _ = input;
+            Ok(None)
+        }
     }
 
     /// Rotates rows by their positions, `[batch, heads, tokens, head_dim]`. See [`RotaryTables`].
@@ -51,6 +59,10 @@ pub trait AttentionOps: Debug + Send + Sync {
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
     fn rotate(&self, x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {
+        #[cfg(feature = "flex")]
+        if let Some(rotated) = host::rotate(&x, &rotary)? {
+            return Ok(rotated);
+        }
         Ok(rotary::rotate(x, rotary))
     }
 

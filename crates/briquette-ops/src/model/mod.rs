@@ -1,6 +1,8 @@
 //! The model around a cache: products with weights, and the norms and gates between them.
 
 mod gated;
+#[cfg(feature = "flex")]
+mod host;
 mod linear;
 mod most_likely;
 mod ops;

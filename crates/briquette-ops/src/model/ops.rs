@@ -2,6 +2,8 @@ use std::fmt::Debug;
 
 use burn::tensor::Tensor;
 
+#[cfg(feature = "flex")]
+use super::host;
 use super::{
     gated::{self, GatedInput, GatedLinearInput},
     linear::{self, LinearInput},
@@ -45,6 +47,10 @@ pub trait ModelOps: Debug + Send + Sync {
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
     fn rms_norm(&self, input: RmsNormInput) -> Result<RmsNormOutput> {
+        #[cfg(feature = "flex")]
+        if let Some(found) = host::rms_norm(&input)? {
+            return Ok(found);
+        }
         Ok(rms_norm::rms_norm(input))
     }
 
@@ -54,6 +60,10 @@ pub trait ModelOps: Debug + Send + Sync {
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
     fn gated(&self, input: GatedInput) -> Result<Tensor<2>> {
+        #[cfg(feature = "flex")]
+        if let Some(found) = host::gated(&input)? {
+            return Ok(found);
+        }
         Ok(gated::gated(input))
     }
 

@@ -82,7 +82,6 @@ impl<'a> Call<'a> {
 }
 
 /// What only entries that have positions read.
-#[cfg_attr(not(feature = "flex"), expect(dead_code))]
 impl Call<'_> {
     /// The slope of a query head of a list, 0 without slopes.
     pub(super) fn slope(&self, list: usize, head: usize) -> f32 {

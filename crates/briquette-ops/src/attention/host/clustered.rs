@@ -1,15 +1,16 @@
 //! Entries that tokens share.
 
 use burn::tensor::{DType, Tensor};
+use pulp::Simd;
 
-use super::{
-    layer::{HostKv, HostTail},
-    rows::{add_all, dot},
-};
+use super::layer::{HostKv, HostTail};
 use crate::{
     attention::{decode::ClusteredKv, rotary::RotaryTables},
     error::Result,
-    host::{HostInput, View},
+    host::{
+        HostInput, View,
+        rows::{add_all, dot},
+    },
 };
 
 const INPUT: HostInput = HostInput("clustered_attention");
@@ -124,6 +125,7 @@ impl Rotary {
     }
 
     /// Turns a key by the position of one of so many columns.
+    #[inline(always)]
     fn turn(&self, list: usize, column: usize, columns: usize, key: &[f32], to: &mut [f32]) {
         let half = key.len() / 2;
         let position = self.positions[list / self.shared_by * columns + column];
@@ -154,7 +156,8 @@ impl HostKv for Clusters {
         self.padding[list]
     }
 
-    fn score(&self, list: usize, queries: &[f32], scores: &mut [f32]) {
+    #[inline(always)]
+    fn score<S: Simd>(&self, simd: S, list: usize, queries: &[f32], scores: &mut [f32]) {
         let columns = self.columns();
         let norms = &self.norms[list * self.width..(list + 1) * self.width];
         let Some(rotary) = &self.rotary else {
@@ -162,18 +165,18 @@ impl HostKv for Clusters {
                 let mut last = (usize::MAX, 0.0);
                 for (column, row) in self.tokens(list) {
                     if last.0 != row {
-                        last = (row, dot(query, self.row(&self.directions, row)));
+                        last = (row, dot(simd, query, self.row(&self.directions, row)));
                     }
                     scores[column] = norms[column] * last.1;
                 }
             }
-            return self.tail.score((list, 0), queries, scores, columns);
+            return self.tail.score(simd, (list, 0), queries, scores, columns);
         };
         let mut turned = vec![0.0; self.dims[2]];
         let mut score = |column: usize, key: &[f32], norm: f32| {
             rotary.turn(list, column, columns, key, &mut turned);
             for (query, scores) in queries.chunks(self.dims[2]).zip(scores.chunks_mut(columns)) {
-                scores[column] = norm * dot(query, &turned);
+                scores[column] = norm * dot(simd, query, &turned);
             }
         };
         for (column, row) in self.tokens(list) {
@@ -184,7 +187,8 @@ impl HostKv for Clusters {
         }
     }
 
-    fn weigh(&self, list: usize, weights: &[f32], output: &mut [f32]) {
+    #[inline(always)]
+    fn weigh<S: Simd>(&self, simd: S, list: usize, weights: &[f32], output: &mut [f32]) {
         let columns = self.columns();
         let (start, end) = (self.offsets[list], self.offsets[list + 1]);
         let values = &self.values[start * self.dims[2]..end * self.dims[2]];
@@ -195,8 +199,8 @@ impl HostKv for Clusters {
             for (column, row) in self.tokens(list) {
                 of_clusters[row - start] += weights[column];
             }
-            add_all(output, &of_clusters, values);
+            add_all(simd, output, &of_clusters, values);
         }
-        self.tail.weigh((list, 0), weights, output, columns);
+        self.tail.weigh(simd, (list, 0), weights, output, columns);
     }
 }

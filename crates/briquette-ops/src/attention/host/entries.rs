@@ -8,17 +8,17 @@ use half::slice::HalfFloatSliceExt;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::{
-    call::Call,
-    rows::{add, add_all, dot},
-};
+use super::call::Call;
 use crate::{
     attention::{
         decode::{DecodeInput, DecodeOutput, DenseKv, RaggedKv},
         visibility::Visibility,
     },
     error::Result,
-    host::{HostInput, View},
+    host::{
+        HostInput, View,
+        rows::{add_all, dot, exponentials, highest},
+    },
 };
 
 const INPUT: HostInput = HostInput("decode_attention");
@@ -177,7 +177,7 @@ impl WithSimd for Attend<'_> {
     type Output = Part;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> Part {
+    fn with_simd<S: Simd>(self, simd: S) -> Part {
         let Self { call, held, run } = self;
         let (group, [.., head_dim, value_dim]) = (call.group, held.dims);
         let rows = match &held.list {
@@ -202,32 +202,26 @@ impl WithSimd for Attend<'_> {
                 let scores = scores[block.clone()].iter_mut();
                 scores
                     .zip(keys.chunks_exact(head_dim))
-                    .for_each(|(score, key)| *score = dot(query, key));
+                    .for_each(|(score, key)| *score = dot(simd, query, key));
             }
         }
         held.finish(call, &run, &mut weights);
-        let (mut highest, mut totals) = (Vec::with_capacity(group), Vec::with_capacity(group));
+        let (mut most, mut totals) = (Vec::with_capacity(group), Vec::with_capacity(group));
         for weights in weights.chunks_exact_mut(entries) {
-            let high = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let high = highest(simd, weights);
             // Where nothing is seen, the difference would not be a number.
-            let least = high.max(f32::MIN);
-            let mut total = 0.0;
-            for weight in weights {
-                *weight = (*weight - least).exp();
-                total += *weight;
-            }
-            highest.push(high);
-            totals.push(total);
+            totals.push(exponentials(simd, weights, high.max(f32::MIN)));
+            most.push(high);
         }
         let mut sums = vec![0.0; group * value_dim];
         for block in blocks {
             let values = rows.values.expanded(of_rows(&block, value_dim), &mut scratch);
             let of_heads = sums.chunks_exact_mut(value_dim).zip(weights.chunks_exact(entries));
             for (sums, weights) in of_heads {
-                add_all(sums, &weights[block.clone()], values);
+                add_all(simd, sums, &weights[block.clone()], values);
             }
         }
-        Part { run, weights, highest, totals, sums }
+        Part { run, weights, highest: most, totals, sums }
     }
 }
 
@@ -351,7 +345,8 @@ fn attend(input: &DecodeInput, held: Held, runs: Vec<Run>) -> Result<DecodeOutpu
             for part in parts {
                 let share = part.share(head, highest) / total;
                 let sums = &part.sums[head * value_dim..(head + 1) * value_dim];
-                add(&mut output[(first + head) * value_dim..][..value_dim], share, sums);
+                let to = &mut output[(first + head) * value_dim..][..value_dim];
+                to.iter_mut().zip(sums).for_each(|(to, sum)| *to += share * sum);
                 if input.weights {
                     let entries = part.run.rows.len();
                     let to = &mut weights[(first + head) * columns + part.run.column..][..entries];

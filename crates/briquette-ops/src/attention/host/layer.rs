@@ -1,15 +1,16 @@
 //! Attention of a layer, head by head.
 
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::{
-    call::Call,
-    rows::{add, dot, softmax},
-};
+use super::call::Call;
 use crate::{
     attention::decode::{DecodeInput, DecodeOutput, Tail},
     error::Result,
-    host::{HostInput, View},
+    host::{
+        HostInput, View,
+        rows::{add, dot, softmax},
+    },
 };
 
 /// The keys and values of a layer. A list is those of a batch row and kv head, which a group of
@@ -28,14 +29,38 @@ pub(super) trait HostKv {
     fn first(&self, list: usize) -> usize;
 
     /// Writes the products of queries with the keys of a list into their columns.
-    fn score(&self, list: usize, queries: &[f32], scores: &mut [f32]);
+    fn score<S: Simd>(&self, simd: S, list: usize, queries: &[f32], scores: &mut [f32]);
 
     /// Adds the values of a list, each with the weight in its column, to the rows of `output`.
-    fn weigh(&self, list: usize, weights: &[f32], output: &mut [f32]);
+    fn weigh<S: Simd>(&self, simd: S, list: usize, weights: &[f32], output: &mut [f32]);
 }
 
-/// A list, its queries, output and weights.
-type List<'a> = (usize, ((&'a [f32], &'a mut [f32]), &'a mut [f32]));
+/// Attention of the queries of a list.
+struct Attend<'a, Kv> {
+    call: &'a Call<'a>,
+    kv: &'a Kv,
+    list: usize,
+    queries: &'a [f32],
+    output: &'a mut [f32],
+    weights: &'a mut [f32],
+}
+
+impl<Kv: HostKv> WithSimd for Attend<'_, Kv> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { call, kv, list, queries, output, weights } = self;
+        let first = kv.first(list);
+        kv.score(simd, list, queries, weights);
+        for (head, weights) in weights.chunks_mut(kv.columns()).enumerate() {
+            let scores = &mut weights[first..];
+            call.cap(scores);
+            softmax(simd, scores, call.sink(list, head));
+        }
+        kv.weigh(simd, list, weights, output);
+    }
+}
 
 /// Attention of one query per head over a layer.
 pub(super) fn attend(input: &DecodeInput, kv: &(impl HostKv + Sync)) -> Result<DecodeOutput> {
@@ -47,17 +72,10 @@ pub(super) fn attend(input: &DecodeInput, kv: &(impl HostKv + Sync)) -> Result<D
     let queries = call.queries.par_chunks(group * head_dim);
     let lists = queries.zip(output.par_chunks_mut(group * head_dim));
     let lists = lists.zip(weights.par_chunks_mut(group * columns)).enumerate();
-    let attend = |(list, ((queries, output), weights)): List<'_>| {
-        let first = kv.first(list);
-        kv.score(list, queries, weights);
-        for (head, weights) in weights.chunks_mut(columns).enumerate() {
-            let scores = &mut weights[first..];
-            call.cap(scores);
-            softmax(scores, call.sink(list, head));
-        }
-        kv.weigh(list, weights, output);
-    };
-    lists.for_each(attend);
+    let arch = Arch::new();
+    lists.for_each(|(list, ((queries, output), weights))| {
+        arch.dispatch(Attend { call: &call, kv, list, queries, output, weights });
+    });
     Ok(call.answer(output, weights))
 }
 
@@ -94,8 +112,10 @@ impl HostTail {
 
     /// Writes the products of queries with the keys from `skipped` on into the last of so many
     /// columns.
-    pub(super) fn score(
+    #[inline(always)]
+    pub(super) fn score<S: Simd>(
         &self,
+        simd: S,
         (list, skipped): (usize, usize),
         queries: &[f32],
         scores: &mut [f32],
@@ -104,14 +124,16 @@ impl HostTail {
         let start = columns - self.entries;
         for (query, scores) in queries.chunks(self.head_dim).zip(scores.chunks_mut(columns)) {
             for (score, key) in scores[start..].iter_mut().zip(self.keys(list)).skip(skipped) {
-                *score = dot(query, key);
+                *score = dot(simd, query, key);
             }
         }
     }
 
     /// Adds the values from `skipped` on, with the weights in the last of so many columns.
-    pub(super) fn weigh(
+    #[inline(always)]
+    pub(super) fn weigh<S: Simd>(
         &self,
+        simd: S,
         (list, skipped): (usize, usize),
         weights: &[f32],
         output: &mut [f32],
@@ -121,7 +143,7 @@ impl HostTail {
         for (output, weights) in output.chunks_mut(self.head_dim).zip(weights.chunks(columns)) {
             let values = self.rows(list, &self.values).chunks_exact(self.head_dim);
             for (weight, value) in weights[start..].iter().zip(values).skip(skipped) {
-                add(output, *weight, value);
+                add(simd, output, *weight, value);
             }
         }
     }

@@ -1,12 +1,14 @@
-//! Decode attention on the host, over keys and values in their layout: what kernels are elsewhere.
+//! Decode attention and rotation on the host, over keys and values in their layout: what kernels
+//! are elsewhere.
 
 mod call;
 mod clustered;
-#[cfg(feature = "flex")]
 mod entries;
 mod layer;
 mod packed;
-mod rows;
+mod rotate;
+
+pub(super) use rotate::rotate;
 
 use super::decode::{DecodeInput, DecodeOutput, KvLayout};
 use crate::{error::Result, host::is_host};
@@ -19,14 +21,10 @@ pub(super) fn decode(input: &DecodeInput) -> Result<Option<DecodeOutput>> {
         return Ok(None);
     }
     match &input.kv {
-        #[cfg(feature = "flex")]
         KvLayout::Dense(kv) => entries::dense(input, kv),
         _ if input.scoring.reads_positions() => Ok(None),
-        #[cfg(feature = "flex")]
         KvLayout::Ragged(kv) => entries::ragged(input, kv).map(Some),
         KvLayout::Clustered(kv) => layer::attend(input, &clustered::Clusters::read(kv)?).map(Some),
         KvLayout::Quantized(kv) => layer::attend(input, &packed::Pages::read(kv)?).map(Some),
-        #[cfg(not(feature = "flex"))]
-        KvLayout::Dense(_) | KvLayout::Ragged(_) => Ok(None),
     }
 }

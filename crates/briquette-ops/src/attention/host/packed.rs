@@ -3,16 +3,17 @@
 use std::sync::LazyLock;
 
 use burn::tensor::{Int, Tensor};
+use pulp::Simd;
 
-use super::{
-    layer::{HostKv, HostTail},
-    rows::{add_all, dot},
-};
+use super::layer::{HostKv, HostTail};
 use crate::{
     attention::decode::{PackedGroups, PackedNumbers, PackedVectors, QuantizedKv},
     e4m3::of_e4m3,
     error::Result,
-    host::{HostInput, View},
+    host::{
+        HostInput, View,
+        rows::{add_all, dot},
+    },
 };
 
 const INPUT: HostInput = HostInput("quantized_attention");
@@ -74,7 +75,7 @@ fn levels<const N: usize>() -> Vec<[f32; N]> {
 }
 
 /// The numbers of some bytes; the last byte may have more than there is room for.
-#[inline]
+#[inline(always)]
 fn look_up<const N: usize>(table: &[[f32; N]], bytes: &[u8], to: &mut [f32]) {
     let (whole, rest) = to.as_chunks_mut::<N>();
     for (to, &byte) in whole.iter_mut().zip(bytes) {
@@ -168,7 +169,7 @@ struct PackedRows<'a> {
 
 impl PackedRows<'_> {
     /// Levels of a row, without scale and minimum, into `to`.
-    #[inline]
+    #[inline(always)]
     fn unpack(self, page: usize, row: usize, to: &mut [f32]) {
         let Packed { rows, bytes_of_row, table, .. } = self.all;
         let start = (page * rows + row) * bytes_of_row;
@@ -182,14 +183,14 @@ impl PackedRows<'_> {
     }
 
     /// Scale and minimum of a group of a row.
-    #[inline]
+    #[inline(always)]
     fn measures(self, page: usize, row: usize, group: usize) -> (f32, f32) {
         let place = (page * self.all.rows + row) * self.all.groups + group;
         (self.scale[place], self.min.map_or(0.0, |min| min[place]))
     }
 
     /// The numbers of a row, into `to`.
-    #[inline]
+    #[inline(always)]
     fn row(self, page: usize, row: usize, to: &mut [f32]) {
         self.unpack(page, row, to);
         for (group, numbers) in to.chunks_mut(self.all.width / self.all.groups).enumerate() {
@@ -271,7 +272,8 @@ impl HostKv for Pages {
         self.columns - self.pages(list).len() * self.group - tail
     }
 
-    fn score(&self, list: usize, queries: &[f32], scores: &mut [f32]) {
+    #[inline(always)]
+    fn score<S: Simd>(&self, simd: S, list: usize, queries: &[f32], scores: &mut [f32]) {
         let keys = self.keys.rows();
         let mut rows = vec![0.0; self.keys.rows * self.keys.width];
         let mut factors = vec![0.0; self.dims[2]];
@@ -289,7 +291,10 @@ impl HostKv for Pages {
                 let scores = &mut scores[column..column + self.group];
                 if !self.by_channel {
                     let rows = rows.chunks_exact(self.dims[2]);
-                    scores.iter_mut().zip(rows).for_each(|(score, key)| *score = dot(query, key));
+                    scores
+                        .iter_mut()
+                        .zip(rows)
+                        .for_each(|(score, key)| *score = dot(simd, query, key));
                     continue;
                 }
                 let mut low = 0.0;
@@ -299,14 +304,15 @@ impl HostKv for Pages {
                     low += number * min;
                 }
                 scores.fill(low);
-                add_all(scores, &factors, &rows);
+                add_all(simd, scores, &factors, &rows);
             }
             column += self.group;
         }
-        self.tail.score((list, self.skipped(list)), queries, scores, self.columns);
+        self.tail.score(simd, (list, self.skipped(list)), queries, scores, self.columns);
     }
 
-    fn weigh(&self, list: usize, weights: &[f32], output: &mut [f32]) {
+    #[inline(always)]
+    fn weigh<S: Simd>(&self, simd: S, list: usize, weights: &[f32], output: &mut [f32]) {
         let values = self.values.rows();
         let mut rows = vec![0.0; self.group * self.dims[2]];
         let mut column = self.first(list);
@@ -316,10 +322,10 @@ impl HostKv for Pages {
             }
             let lines = output.chunks_mut(self.dims[2]).zip(weights.chunks(self.columns));
             for (output, weights) in lines {
-                add_all(output, &weights[column..column + self.group], &rows);
+                add_all(simd, output, &weights[column..column + self.group], &rows);
             }
             column += self.group;
         }
-        self.tail.weigh((list, self.skipped(list)), weights, output, self.columns);
+        self.tail.weigh(simd, (list, self.skipped(list)), weights, output, self.columns);
     }
 }

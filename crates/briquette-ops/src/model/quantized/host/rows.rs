@@ -3,6 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::format::{BLOCK, WeightFormat};
+use crate::host::rows::dot;
 
 /// Some rows of weights.
 #[derive(Clone, Copy)]
@@ -127,20 +128,6 @@ fn dot_levels<S: Simd, L: Levels<N>, const N: usize>(
         sum = simd.mul_add_e_f32s(simd.splat_f32s(scales[block]), of_block, sum);
     }
     simd.reduce_sum_f32s(sum)
-}
-
-#[inline(always)]
-fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
-    let ((a, rest_a), (b, rest_b)) = (S::as_simd_f32s(a), S::as_simd_f32s(b));
-    let mut sum = simd.splat_f32s(0.0);
-    for (a, b) in a.iter().zip(b) {
-        sum = simd.mul_add_e_f32s(*a, *b, sum);
-    }
-    let mut total = simd.reduce_sum_f32s(sum);
-    for (a, b) in rest_a.iter().zip(rest_b) {
-        total += a * b;
-    }
-    total
 }
 
 /// Expands rows of weights.
