@@ -172,14 +172,17 @@ impl Model {
     ) -> Result<Self> {
         let (mut model, weights) = Self::without_weights(config, origin, open, devices, dtype)?;
         let mut progress = Progress::new(weights.bytes(&expected_tensors(&model)), progress);
-        model.keep_quantized(&weights, dtype, &mut progress)?;
         let stored = weights.take(&expected_tensors(&model));
-        let (mut stored, rest): (Vec<_>, _) =
+        let (mut stored, mut rest): (Vec<_>, Vec<_>) =
             stored.into_iter().partition(|tensor| tensor.name.starts_with(LAYERS));
         let architecture = model.config().architecture;
         let fill = Fill { weights: &weights, architecture, dtype };
         let turned = pairs(model.config());
         let layers = std::mem::take(&mut model.model.layers).into_iter().enumerate();
+        if let Some(matrix) = fill.quantized(EMBEDDING, &model.device(), &mut progress)? {
+            model.model.embed_tokens = Embedding::quantized(matrix, dtype);
+            rest.retain(|tensor| tensor.name != format!("{EMBEDDING}.weight"));
+        }
         fill.part(&mut model, "", rest, Model::projections, &mut progress)?;
         lay_out(model.projections());
         // What lay apart leaves room for the next layer.
@@ -195,34 +198,6 @@ impl Model {
         model.model.layers = whole.collect::<Result<_>>()?;
         model.clean_up();
         Ok(model)
-    }
-
-    /// Takes the matrices that stay as they are stored.
-    fn keep_quantized(
-        &mut self,
-        weights: &Weights,
-        dtype: DType,
-        progress: &mut Progress<'_>,
-    ) -> Result<()> {
-        let architecture = self.config().architecture;
-        let mut stored = |path: &str, device: &Device| {
-            let path = format!("{path}.weight");
-            let matrix = weights.quantized(&architecture.checkpoint_name(&path), device)?;
-            if matrix.is_some() {
-                progress.count(&path);
-            }
-            Ok::<_, Error>(matrix)
-        };
-        for (path, projection) in self.projections() {
-            let Projection::Dense(linear) = &*projection else { continue };
-            if let Some(matrix) = stored(&path, &linear.weight.lazy_device())? {
-                *projection = projection.clone().with_quantized(matrix);
-            }
-        }
-        if let Some(matrix) = stored("model.embed_tokens", &self.model.embed_tokens.device())? {
-            self.model.embed_tokens = Embedding::quantized(matrix, dtype);
-        }
-        Ok(())
     }
 }
 
@@ -243,6 +218,8 @@ fn check_type(device: &Device, dtype: DType) -> Result<()> {
     Ok(())
 }
 
+/// The path of the embedding.
+const EMBEDDING: &str = "model.embed_tokens";
 /// The path of the layers.
 const LAYERS: &str = "model.layers.";
 

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
-use burn::tensor::{DType, TensorData};
+use briquette_ops::QuantizedMatrix;
+use burn::tensor::{DType, Device, TensorData};
 use burn_store::{
     ApplyError, FloatCastAdapter, ModuleAdapter, ModuleSnapshot, PyTorchToBurnAdapter,
     burn_pack::Tensor,
@@ -28,6 +29,21 @@ pub(crate) struct Fill<'a> {
 }
 
 impl Fill<'_> {
+    /// The matrix of a module, if it stays quantized.
+    pub(crate) fn quantized(
+        &self,
+        path: &str,
+        device: &Device,
+        progress: &mut Progress<'_>,
+    ) -> Result<Option<QuantizedMatrix>> {
+        let path = format!("{path}.weight");
+        let matrix = self.weights.quantized(&self.architecture.checkpoint_name(&path), device)?;
+        if matrix.is_some() {
+            progress.count(&path);
+        }
+        Ok(matrix)
+    }
+
     /// Reads these tensors, whose names begin with `prefix`, into a part of the model. Matrices of
     /// linear layers are taken as they are stored; Burn's adapter would transpose them.
     pub(crate) fn part<M: ModuleSnapshot>(
@@ -76,19 +92,26 @@ impl Fill<'_> {
         }
     }
 
-    /// Takes the matrices of linear layers that are not quantized, and returns their paths.
+    /// Takes the matrices of linear layers, and returns their paths.
     fn matrices(
         &self,
         prefix: &str,
-        mut all: Projections<'_>,
+        all: Projections<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<BTreeSet<String>> {
         let mut taken = BTreeSet::new();
-        all.retain(|(_, projection)| projection.quantized().is_none());
         for (path, projection) in all {
-            let path = format!("{prefix}{path}.weight");
+            let Projection::Dense(linear) = &*projection else { continue };
+            let path = format!("{prefix}{path}");
+            let quantized = self.quantized(&path, &linear.weight.lazy_device(), progress)?;
+            let path = format!("{path}.weight");
+            if let Some(matrix) = quantized {
+                *projection = projection.clone().with_quantized(matrix);
+                taken.insert(path);
+                continue;
+            }
             let numbers = self.weights.numbers(&self.architecture.checkpoint_name(&path))?;
-            if let (Some(numbers), Projection::Dense(linear)) = (numbers, &*projection) {
+            if let Some(numbers) = numbers {
                 let numbers = converted(numbers, self.dtype);
                 *projection = Projection::Dense(linear.clone().with_stored(numbers));
                 progress.count(&path);

@@ -73,8 +73,8 @@ impl Rows {
             tensor: name.into(),
             message: error.to_string(),
         };
-        let blocks = self.read().map_err(failed)?;
-        matrix(name, Encoding::Mxfp4, self.shape(), &blocks, device)
+        let blocks = self.read().map_err(failed);
+        matrix(name, Encoding::Mxfp4, self.shape(), [blocks], device)
     }
 
     /// The matrix with its numbers, when it is read.

@@ -1,5 +1,7 @@
 //! GGUF files taken apart and put together again, to make odd ones of the fixtures.
 
+#![allow(dead_code)] // each test file uses its part
+
 use std::{fs, path::Path};
 
 /// The metadata and tensors of a file, each in the bytes it has there.
@@ -19,8 +21,21 @@ pub(crate) struct RawTensor {
 }
 
 impl RawTensor {
+    /// A tensor of a type by its number, the outermost dimension first.
+    pub(crate) fn new(name: &str, shape: &[usize], kind: u32, bytes: Vec<u8>) -> Self {
+        let dims = shape.iter().rev().flat_map(|size| (*size as u64).to_le_bytes());
+        let count = (shape.len() as u32).to_le_bytes();
+        let header = count.into_iter().chain(dims).chain(kind.to_le_bytes()).collect();
+        Self { name: name.into(), header, bytes }
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The outermost of two dimensions.
+    pub(crate) fn rows(&self) -> usize {
+        u64::from_le_bytes(self.header[12..20].try_into().unwrap()) as usize
     }
 
     /// The numbers of one of F32.

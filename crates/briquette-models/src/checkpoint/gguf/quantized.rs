@@ -23,33 +23,43 @@ impl Encoding {
 }
 
 /// The matrix of these blocks, `[outputs, inputs]`, with its levels; `None` if it cannot stay
-/// quantized. `name` is told in errors.
+/// quantized. They come in pieces of whole blocks. `name` is told in errors.
 ///
 /// # Errors
-/// [`Error::LoadTensor`] for what makes no matrix.
+/// [`Error::LoadTensor`] for what makes no matrix, and those of a piece.
 pub(crate) fn matrix(
     name: &str,
     encoding: Encoding,
     dims: [usize; 2],
-    blocks: &[u8],
+    pieces: impl IntoIterator<Item = Result<Vec<u8>>>,
     device: &Device,
 ) -> Result<Option<QuantizedMatrix>> {
     let Some(format) = encoding.format() else { return Ok(None) };
-    let Some(parts) = parts(format, encoding, blocks) else { return Ok(None) };
+    let numbers = dims[0].saturating_mul(dims[1]);
+    let mut parts = QuantizedParts::default();
+    parts.words.reserve_exact(format.words(numbers));
+    parts.scales.reserve_exact(numbers.div_ceil(encoding.block().0));
+    for piece in pieces {
+        if extend(&mut parts, format, encoding, &piece?).is_none() {
+            return Ok(None);
+        }
+    }
     match QuantizedMatrix::new(format, dims, parts, device) {
         Ok(matrix) => Ok(Some(matrix)),
         Err(error) => Err(Error::LoadTensor { tensor: name.into(), message: error.to_string() }),
     }
 }
 
-/// Levels, scales, minima and factors of blocks, each for themselves. Bytes that are no whole block
-/// are left out. `None` for scales that are no f16: powers of two may be larger or smaller.
-fn parts(format: WeightFormat, encoding: Encoding, bytes: &[u8]) -> Option<QuantizedParts> {
-    let (numbers, size) = encoding.block();
-    let blocks = bytes.chunks_exact(size);
-    let mut parts = QuantizedParts::default();
-    parts.words.reserve(blocks.len().saturating_mul(format.words(numbers)));
-    for block in blocks {
+/// Adds levels, scales, minima and factors of blocks, each to their own. Bytes that are no whole
+/// block are left out. `None` for scales that are no f16: powers of two may be larger or smaller.
+fn extend(
+    parts: &mut QuantizedParts,
+    format: WeightFormat,
+    encoding: Encoding,
+    bytes: &[u8],
+) -> Option<()> {
+    let (_, size) = encoding.block();
+    for block in bytes.chunks_exact(size) {
         if format == WeightFormat::Q8_0 {
             let (exact, levels) = encoding.levels(block);
             let scale = f16::from_f32(exact);
@@ -100,7 +110,7 @@ fn parts(format: WeightFormat, encoding: Encoding, bytes: &[u8]) -> Option<Quant
             _ => parts.words.extend(words(rest)),
         }
     }
-    Some(parts)
+    Some(())
 }
 
 fn half(block: &[u8]) -> (f16, &[u8]) {
@@ -158,10 +168,13 @@ mod tests {
                 .iter()
                 .map(|bytes| f32::from_le_bytes(*bytes))
                 .collect();
-            let parts = parts(format, encoding, blocks.data()).unwrap();
             let device = briquette::device::open("flex").unwrap();
             let dims = [expected.len() / format.group(), format.group()];
-            let matrix = QuantizedMatrix::new(format, dims, parts, &device).unwrap();
+            // In two pieces.
+            let (_, size) = encoding.block();
+            let (some, rest) = blocks.data().split_at(size);
+            let pieces = [Ok(some.to_vec()), Ok(rest.to_vec())];
+            let matrix = matrix(name, encoding, dims, pieces, &device).unwrap().unwrap();
             let found: Vec<f32> = matrix.dequantize().into_data().try_to_vec().unwrap();
             assert_eq!(found, expected, "{name}");
             let size = matrix.bytes() as f64 / blocks.data().len() as f64;
@@ -175,7 +188,8 @@ mod tests {
         let block = |exponent: u8| [&[exponent][..], &[0x7f; 16]].concat();
         let parts = |exponents: &[u8]| {
             let blocks: Vec<u8> = exponents.iter().flat_map(|exponent| block(*exponent)).collect();
-            parts(WeightFormat::Q8_0, Encoding::Mxfp4, &blocks)
+            let mut parts = QuantizedParts::default();
+            extend(&mut parts, WeightFormat::Q8_0, Encoding::Mxfp4, &blocks).map(|()| parts)
         };
         let found = parts(&[104, 128, 143]).unwrap();
         let scales = found.scales.iter().map(|scale| scale.to_f32()).collect::<Vec<f32>>();

@@ -76,6 +76,10 @@ fn no_experts(name: &str, place: &Place, count: u64) -> Error {
     Error::LoadTensor { tensor: name.into(), message }
 }
 
+/// Bytes of a matrix that are read at a time. glibc's allocator keeps buffers of the largest size
+/// that was freed, up to 32 MiB, where it would give smaller ones back after each operation.
+const PIECE: usize = 16 << 20;
+
 /// A tensor of a file, and what makes it that of a checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredTensor {
@@ -131,8 +135,17 @@ impl StoredTensor {
     pub(crate) fn quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
         let Place { path, shape, encoding, .. } = &self.place;
         let &[outputs, inputs] = shape.as_slice() else { return Ok(None) };
-        let bytes = self.read().map_err(|source| Error::Read { path: path.clone(), source })?;
-        matrix(name, *encoding, [outputs, inputs], &bytes, device)
+        let failed = |source| Error::Read { path: path.clone(), source };
+        let dims = [outputs, inputs];
+        if matches!(self.change, Change::Rows(_)) {
+            let whole = self.read().map_err(failed);
+            return matrix(name, *encoding, dims, [whole], device);
+        }
+        let (_, size) = encoding.block();
+        let blocks = PIECE.checked_div(size).unwrap_or(0).max(1);
+        let pieces = self.place.pieces(blocks.saturating_mul(size));
+        let pieces = pieces.map(|place| read(&place).map_err(failed));
+        matrix(name, *encoding, dims, pieces, device)
     }
 
     /// Its bytes, with rows in the order of the checkpoint.
@@ -141,6 +154,17 @@ impl StoredTensor {
         Ok(match &self.change {
             Change::Rows(order) => reordered(&bytes, order),
             Change::None | Change::LessOne => bytes,
+        })
+    }
+}
+
+impl Place {
+    /// The places of so many bytes each, the last of what is left.
+    fn pieces(&self, bytes: usize) -> impl Iterator<Item = Self> {
+        (0..self.bytes).step_by(bytes.max(1)).map(move |from| Self {
+            start: self.start.saturating_add(from),
+            bytes: self.bytes.saturating_sub(from).min(bytes as u64),
+            ..self.clone()
         })
     }
 }
