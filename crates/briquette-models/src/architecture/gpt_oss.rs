@@ -10,8 +10,11 @@ use crate::{
         keys::{Keys, SharedKeys},
         rope_keys::RopeParameters,
     },
-    setting::contradiction,
+    setting::{contradiction, unsupported},
 };
+
+/// `swiglu_limit` of the published files. `transformers` does not read the key.
+const LIMIT: f64 = 7.0;
 
 /// gpt-oss (OpenAI, 2025, [arXiv:2508.10925](https://arxiv.org/abs/2508.10925)): experts whose
 /// SwiGLU is bounded, biases everywhere, a window in every second layer, and a learned logit per
@@ -48,12 +51,15 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         dense_layers: BTreeSet::new(),
     };
     experts.check("num_local_experts", "intermediate_size")?;
+    if let Some(other) = own.swiglu_limit.filter(|limit| *limit != LIMIT) {
+        return Err(unsupported("swiglu_limit", other, "7, which transformers takes in any case"));
+    }
     let bias = keys.shared.attention_bias(true);
     ModelConfig {
         attention_bias: bias,
         output_bias: bias,
         mlp_bias: true,
-        swiglu_limit: Some(own.swiglu_limit.unwrap_or(7.0)),
+        swiglu_limit: Some(LIMIT),
         experts: Some(experts),
         ..config
     }
