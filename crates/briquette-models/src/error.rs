@@ -184,8 +184,8 @@ pub enum Error {
     #[error("empty prompt: row {row} of {rows} has no token")]
     EmptyPrompt { row: usize, rows: usize },
     /// A prompt that does not fit into the context of the model.
-    #[error("{tokens} tokens do not fit into the model's context of {context}")]
-    PromptTooLong { tokens: usize, context: usize },
+    #[error("{tokens} tokens do not fit into the model's context of {context}{}", clause(why))]
+    PromptTooLong { tokens: usize, context: usize, why: Option<String> },
     /// A prompt beyond the positions of the model, under a policy that counts positions inside the
     /// cache but compresses a prompt at its end only.
     #[error(
@@ -214,6 +214,10 @@ pub enum Error {
     /// The device failed while executing.
     #[error("the device failed: {0}")]
     Execution(String),
+}
+
+fn clause(why: &Option<String>) -> String {
+    why.as_ref().map_or_else(String::new, |why| format!(": {why}"))
 }
 
 /// The command that fetches a model of this name.

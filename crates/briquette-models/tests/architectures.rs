@@ -173,7 +173,10 @@ fn frequencies_of_a_longer_context_are_chosen_before_the_text() {
         let short = load(name);
         assert_eq!(short.config().max_position_embeddings, 128);
         let refused = prefill(&short, &[&expected.tokens], &mut cache(&short), None);
-        assert!(matches!(refused, Err(Error::PromptTooLong { tokens: 160, context: 128 })));
+        assert!(matches!(
+            refused,
+            Err(Error::PromptTooLong { tokens: 160, context: 128, why: Some(_) })
+        ));
 
         // Dynamic frequencies are those of the text's own length.
         let context = if greedy == 0 { 160 } else { 256 };

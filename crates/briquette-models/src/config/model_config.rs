@@ -204,8 +204,28 @@ impl ModelConfig {
     /// The most tokens that a text can have, by [`with_context`](Self::with_context) too.
     pub fn longest_context(&self) -> usize {
         let longest = self.rope.scaling.longest().unwrap_or(self.max_position_embeddings);
-        let end = self.sliding_window.filter(|_| self.sliding_layers.is_empty());
-        longest.min(end.map_or(usize::MAX, Window::size))
+        longest.min(self.last_window().unwrap_or(usize::MAX))
+    }
+
+    /// Why a text ends with the context where the file says more, and what allows a longer one.
+    pub fn beyond_context(&self) -> Option<String> {
+        let (context, longest) = (self.max_position_embeddings, self.longest_context());
+        if longest > context {
+            return Some(format!(
+                "frequencies of longer texts are others, of up to {longest} tokens, and chosen beforehand: --context N \
+                 (ModelConfig::with_context)"
+            ));
+        }
+        let window = self.last_window().filter(|window| *window == context)?;
+        Some(format!(
+            "the configuration names a window of {window} tokens that not every layer has, behind which transformers \
+             hides other tokens in a prompt than it forgets later"
+        ))
+    }
+
+    /// The window that texts end with, if layers do not have it.
+    fn last_window(&self) -> Option<usize> {
+        self.sliding_window.filter(|_| self.sliding_layers.is_empty()).map(Window::size)
     }
 
     /// Numbers of layers and heads, and the width of a head, for a cache of this model. Layers are
