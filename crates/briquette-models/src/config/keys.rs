@@ -67,7 +67,8 @@ pub(crate) struct SharedKeys {
     pub(crate) use_sliding_window: Option<bool>,
     /// The kind of each layer, as newer files write it.
     pub(crate) layer_types: Option<Vec<String>>,
-    pub(crate) tie_word_embeddings: Option<bool>,
+    #[serde(default)]
+    pub(crate) tie_word_embeddings: Given<bool>,
     #[serde(default)]
     pub(crate) attention_bias: Given<bool>,
     pub(crate) mlp_bias: Option<bool>,
@@ -88,11 +89,6 @@ impl SharedKeys {
     /// The window of a model whose file says with `use_sliding_window` whether it has one.
     pub(crate) fn optional_window(&self, absent: Option<usize>) -> Option<usize> {
         self.window(absent).filter(|_| self.use_sliding_window.unwrap_or(false))
-    }
-
-    /// Whether projections of the attention have biases, `absent` if a file does not say.
-    pub(crate) fn attention_bias(&self, absent: bool) -> bool {
-        self.attention_bias.clone().or(Some(absent)).unwrap_or(false)
     }
 
     /// The layers with a sliding window: those that `layer_types` names, or that are so `otherwise`

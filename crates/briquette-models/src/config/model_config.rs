@@ -335,7 +335,7 @@ impl ModelConfig {
             layers_without_rope: BTreeSet::new(),
             sliding_window: None,
             sliding_layers: BTreeSet::new(),
-            tie_word_embeddings: file.tie_word_embeddings.unwrap_or(defaults.tied),
+            tie_word_embeddings: file.tie_word_embeddings.is_on(defaults.tied),
             attention_bias: false,
             output_bias: false,
             mlp_bias: false,
@@ -419,7 +419,7 @@ impl ModelConfig {
 
     /// Reads whether projections of the attention have biases.
     pub(crate) fn with_biases(self, keys: &Keys) -> Self {
-        let bias = keys.shared.attention_bias(false);
+        let bias = keys.shared.attention_bias.is_on(false);
         Self { attention_bias: bias, output_bias: bias, ..self }
     }
 
