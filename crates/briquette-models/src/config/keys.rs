@@ -72,6 +72,9 @@ pub(crate) struct SharedKeys {
     #[serde(default)]
     pub(crate) attention_bias: Given<bool>,
     pub(crate) mlp_bias: Option<bool>,
+    /// Of a GGUF file, in which the output projection may have none beside the others.
+    #[serde(rename = "blk.0.attn_output.bias")]
+    pub(crate) output_bias: Option<bool>,
     pub(crate) hidden_act: Option<String>,
     pub(crate) hidden_activation: Option<String>,
     pub(crate) quantization_config: Option<serde_json::Value>,

@@ -420,7 +420,8 @@ impl ModelConfig {
     /// Reads whether projections of the attention have biases.
     pub(crate) fn with_biases(self, keys: &Keys) -> Self {
         let bias = keys.shared.attention_bias.is_on(false);
-        Self { attention_bias: bias, output_bias: bias, ..self }
+        let output_bias = keys.shared.output_bias.unwrap_or(bias);
+        Self { attention_bias: bias, output_bias, ..self }
     }
 
     fn check(&self) -> Result<()> {

@@ -19,6 +19,14 @@ pub(crate) struct RawTensor {
 }
 
 impl RawTensor {
+    /// A vector in F32.
+    pub(crate) fn of(name: &str, numbers: &[f32]) -> Self {
+        let length = (numbers.len() as u64).to_le_bytes();
+        let header = [&1_u32.to_le_bytes()[..], &length, &0_u32.to_le_bytes()].concat();
+        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Self { name: name.into(), header, bytes }
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
