@@ -111,7 +111,7 @@ struct OwnKeys {
 
 /// A flag, which some files write as a number.
 #[derive(Clone, Copy, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "attn_temperature_tuning must be true, false or a number")]
 enum Switch {
     Flag(bool),
     Number(f64),

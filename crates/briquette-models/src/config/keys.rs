@@ -143,7 +143,7 @@ impl SharedKeys {
 
 /// `eos_token_id` is a number or a list of them.
 #[derive(Clone, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "eos_token_id must be a whole number or a list of them")]
 pub(crate) enum TokenIds {
     One(i64),
     Many(Vec<i64>),
