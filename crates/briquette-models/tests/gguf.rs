@@ -270,7 +270,21 @@ fn the_parts_of_a_file_are_read_together() {
         less.write(path(1));
         refused("split.tensors.count is");
         fs::remove_file(path(1)).unwrap();
-        refused(&format!("part 2 of {count}"));
+        let absent = |named: &Path| ModelConfig::from_folder(named).unwrap_err();
+        let error = absent(dir.path());
+        let said = format!("part 2 of {count} of a GGUF file is absent");
+        assert!(error.to_string().starts_with(&said), "{error}");
+        parts[1].write(path(1));
+        let hidden = dir.path().join("hidden");
+        fs::rename(path(0), &hidden).unwrap();
+        for named in [dir.path(), &path(1)] {
+            let error = absent(named);
+            assert!(
+                matches!(&error, Error::MissingPart { part, number: 1, .. } if *part == path(0)),
+                "{error}"
+            );
+        }
+        fs::rename(&hidden, path(0)).unwrap();
         fs::rename(path(0), dir.path().join("model.gguf")).unwrap();
         for number in 1..count {
             let _ = fs::remove_file(path(number));

@@ -20,7 +20,7 @@ use crate::{
     architecture::Defaults,
     checkpoint::{
         gguf::{self, Gguf},
-        source::Source,
+        source::{Source, original_format},
     },
     config::{
         activation,
@@ -144,8 +144,9 @@ impl ModelConfig {
     /// `transformers` stops at, and often names more.
     ///
     /// # Errors
-    /// As [`from_file`](Self::from_file); [`Error::NoSuchModel`] and [`Error::NoModel`] for a path
-    /// without a model; [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and
+    /// As [`from_file`](Self::from_file); [`Error::NoSuchModel`], [`Error::NoModel`] and
+    /// [`Error::OriginalFormat`] for a path without a model that is read; [`Error::Gguf`],
+    /// [`Error::SeveralGguf`], [`Error::MissingPart`], [`Error::BlockType`] and
     /// [`Error::Truncated`] for GGUF files.
     pub fn from_folder(dir: impl AsRef<Path>) -> Result<Self> {
         let path = dir.as_ref();
@@ -154,7 +155,7 @@ impl ModelConfig {
         }
         let dir = match Source::of(path)? {
             Source::Folder(dir) if !dir.join("config.json").exists() => {
-                return Err(Error::NoModel { path: dir });
+                return Err(original_format(&dir).unwrap_or(Error::NoModel { path: dir }));
             }
             Source::Folder(dir) => dir,
             Source::Gguf(path) => {
