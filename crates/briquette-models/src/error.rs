@@ -4,7 +4,7 @@ use burn::tensor::DType;
 
 use briquette::CacheShape;
 
-use crate::json::in_words;
+use crate::json_error::in_words;
 
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -3,7 +3,7 @@ use std::{io::Read, path::Path};
 use briquette::files;
 use serde::de::{DeserializeOwned, Error as _};
 
-use crate::{Error, Result, shown::shown};
+use crate::{Error, Result};
 
 /// Refuses what is no regular file, and pointers of Git LFS, which stand in a clone for files that
 /// were not fetched. Every file of a model passes here before it is read.
@@ -34,61 +34,10 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T> 
     serde_json::from_str(text).map_err(failed)
 }
 
-/// What is wrong with a JSON file, without the names that types have here.
-pub(crate) fn in_words(error: &serde_json::Error) -> String {
-    let text = shown(error);
-    let Some((found, rest)) = text.split_once("expected ") else { return text };
-    let (expected, place) = match rest.rfind(" at line ") {
-        Some(at) => rest.split_at(at),
-        None => (rest, ""),
-    };
-    let expected = match expected {
-        "u8" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
-        "i64" => "a whole number",
-        "f32" | "f64" => "a number",
-        "a sequence" => "a list",
-        "a map" => "an object",
-        other if other.starts_with("struct ") => "an object",
-        other => other,
-    };
-    format!("{found}expected {expected}{place}")
-}
-
 /// Refuses what begins with a byte order mark.
 pub(crate) fn refuse_mark(text: &[u8], origin: &str) -> Result<()> {
     match text.starts_with("\u{feff}".as_bytes()) {
         true => Err(Error::ByteOrderMark { origin: origin.into() }),
         false => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::ModelConfig;
-
-    #[test]
-    fn what_is_wrong_is_said_in_words_of_the_file() {
-        for (text, said) in [
-            ("[]", "it is a list, but must be an object"),
-            (r#" ["llama"]"#, "it is a list, but must be an object"),
-            ("7", "expected an object at line 1"),
-            (
-                r#"{"model_type": "llama", "vocab_size": "9"}"#,
-                "expected a whole number of 0 or more at",
-            ),
-            (
-                r#"{"model_type": "llama", "rms_norm_eps": "9"}"#,
-                "expected a number at line 1 column 43",
-            ),
-            (r#"{"model_type": "llama", "rope_scaling": 1}"#, "expected an object at"),
-            (r#"{"model_type": "llama", "layer_types": 1}"#, "expected a list at"),
-            (
-                r#"{"model_type": "llama", "eos_token_id": "9"}"#,
-                "eos_token_id must be a whole number",
-            ),
-        ] {
-            let error = ModelConfig::from_json(text).unwrap_err().to_string();
-            assert!(error.contains(said) && !error.contains("struct"), "{text}: {error}");
-        }
     }
 }

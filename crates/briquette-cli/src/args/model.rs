@@ -38,7 +38,8 @@ pub(crate) struct ModelArgs {
     /// Tokens that a text may have [default: as many as the model was trained for]
     ///
     /// With LongRoPE these are its original_max_position_embeddings: frequencies change beyond
-    /// them, so longer texts must be named. Else the configuration says how many. Up to a sliding window no layer has one, and policies compress all.
+    /// them, so a longer text needs its length here. Otherwise the configuration says how many. Up
+    /// to a sliding window no layer has one, and policies compress all.
     #[arg(long, value_name = "TOKENS")]
     pub(crate) context: Option<usize>,
     /// Accept a profile and results of other weights, tokenizers or configurations
