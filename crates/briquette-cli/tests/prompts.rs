@@ -128,7 +128,7 @@ fn a_prompt_beyond_the_context_is_told_what_ends_it() {
     let model = longer.path().to_str().unwrap();
     let args = ["generate", "--model", model, "--prompt", &prompt, "--max-new-tokens", "2"];
     let said = refused(args);
-    assert_says(&said, &["context of 32", "of up to 512 tokens", "--context N"]);
+    assert_says(&said, &["context of 32", "up to 512 fit with --context N"]);
     assert!(!said.contains("streaming-llm"), "{said}");
     assert_eq!(json([&args[..], &["--context", "512"]].concat())["decode"]["tokens"], 1);
 

@@ -4,8 +4,6 @@ use burn::tensor::DType;
 
 use briquette::CacheShape;
 
-use crate::json_error::in_words;
-
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -48,8 +46,8 @@ pub enum Error {
     #[error("{origin} begins with a byte order mark: save it as UTF-8 without one")]
     ByteOrderMark { origin: String },
     /// A JSON file that cannot be understood.
-    #[error("{origin}: {}", in_words(source))]
-    Json { origin: String, source: serde_json::Error },
+    #[error("{origin}: {message}")]
+    Json { origin: String, message: String },
     /// The folder holds a model of an architecture that is not known.
     #[error("the model type is `{found}`, those read are {known}")]
     ModelType { found: String, known: String },

@@ -38,7 +38,6 @@ mod families;
 mod generate;
 mod interrupt;
 mod json;
-mod json_error;
 mod load;
 mod memory_plan;
 mod model;

@@ -458,7 +458,9 @@ fn a_folder_in_another_format_is_told_what_to_fetch() {
     let path = dir.path().join("consolidated.safetensors");
     fs::write(&path, []).unwrap();
     for config in [None, Some(Tiny::new().config.to_string())] {
-        config.map(|config| fs::write(dir.path().join("config.json"), config).unwrap());
+        if let Some(config) = config {
+            fs::write(dir.path().join("config.json"), config).unwrap();
+        }
         let error = load(dir.path()).unwrap_err();
         assert!(
             matches!(&error, Error::OriginalFormat { path: found } if *found == path),

@@ -213,8 +213,7 @@ impl ModelConfig {
         let (context, longest) = (self.max_position_embeddings, self.longest_context());
         if longest > context {
             return Some(format!(
-                "frequencies of longer texts are others, of up to {longest} tokens, and chosen beforehand: --context N \
-                 (ModelConfig::with_context)"
+                "up to {longest} fit with --context N (ModelConfig::with_context), which chooses their frequencies"
             ));
         }
         let window = self.last_window().filter(|window| *window == context)?;
