@@ -1,5 +1,5 @@
-"""Configurations as people have them: every pair of keys that say the same thing, and every key left out, of each tiny
-checkpoint of `architectures.py`, and what transformers writes with them.
+"""Configurations as people have them: every pair of keys that say the same thing, and every key left out or null, of each
+tiny checkpoint of `architectures.py`, and what transformers writes with them.
 
 A case changes keys of a checkpoint's `config.json`, or which of its tensors are stored and under which names. Its result
 is greedy text, or the error of transformers. Fields are described in README.md.
@@ -68,6 +68,9 @@ def rope(keys):
     yield "rope: partial outside", dict(partial_rotary_factor=0.5), []
     yield "rope: partial inside", dict(rope_parameters=dict(inner, partial_rotary_factor=0.5)), ["partial_rotary_factor"]
     yield "rope: two partials", dict(partial_rotary_factor=0.75, rope_parameters=dict(plain, partial_rotary_factor=0.5)), []
+    scaled = dict(LINEAR, **theta, partial_rotary_factor=0.5)
+    yield "rope: two partials, linear", dict(partial_rotary_factor=0.75, rope_parameters=scaled), []
+    yield "rope: empty", dict(rope_parameters={}), []
     yarn = dict(rope_type="yarn", factor=4.0)
     llama3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0)
     for kind in [yarn, llama3]:
@@ -78,6 +81,7 @@ def rope(keys):
         yield f"{name}, original outside", dict(old, rope_scaling=kind, original_max_position_embeddings=64), ["rope_parameters"]
         yield f"{name}, no original", dict(old, rope_scaling=kind), ["rope_parameters", *no]
         yield f"{name}, two originals", dict(old, rope_scaling=given, original_max_position_embeddings=32), ["rope_parameters"]
+    yield "rope: yarn, null truncate", dict(old, rope_scaling=dict(yarn, original_max_position_embeddings=64, truncate=None)), ["rope_parameters"]
     yield "rope: dynamic", dict(old, rope_scaling=dict(type="dynamic", factor=2.0)), ["rope_parameters"]
 
 
@@ -96,6 +100,11 @@ def nested_rope(keys):
     yield "rope: local theta outside", dict(rope_local_base_freq=500.0, rope_parameters={F: full}), []
     yield "rope: only sliding", dict(rope_parameters={S: sliding}), []
     yield "rope: flat", dict(rope_parameters=full), []
+    # What save_pretrained writes where no layer is of one of the kinds.
+    stray = dict(inner, rope_type="default", rope_theta=None)
+    yield "rope: nothing beside both kinds", dict(rope_parameters=stray), []
+    yield "rope: nothing beside both kinds, one of them in use", dict(rope_parameters=stray, layer_types=[S] * keys["num_hidden_layers"]), []
+    yield "rope: a base beside both kinds", dict(rope_parameters=dict(inner, rope_type="default", rope_theta=7000.0)), []
     yield "rope: scaling beside full", dict(rope_scaling=dict(LINEAR)), []
     yield "rope: scaling beside default", dict(rope_scaling=dict(LINEAR), rope_parameters={
         F: dict(rope_type="default", rope_theta=50000.0), S: sliding}), []
@@ -134,8 +143,8 @@ def others(keys):
     yield "num_key_value_heads: all", dict(num_key_value_heads=heads), []
     yield "multi_query beside kv heads", dict(multi_query=True), []
     for act in ["hidden_act", "hidden_activation", "activation"]:
-        yield f"{act}: gelu", {act: "gelu"}, []
-        yield f"{act}: gelu_pytorch_tanh", {act: "gelu_pytorch_tanh"}, []
+        for name in ["gelu", "gelu_pytorch_tanh", "gelu_new", "swish"]:
+            yield f"{act}: {name}", {act: name}, []
     yield "attention_bias: null", dict(attention_bias=None, mlp_bias=None, bias=None), []
     yield "eos_token_id: two", dict(eos_token_id=[1, 5]), []
     match keys["model_type"]:
@@ -157,6 +166,7 @@ def others(keys):
             number = keys["num_experts_per_tok"]
             yield "experts per token: both alike", dict(experts_per_token=number), []
             yield "experts per token: both, unlike", dict(experts_per_token=number - 1), []
+            yield "limit: another", dict(swiglu_limit=1.0), []
             yield "experts per token: the older name", dict(experts_per_token=number), ["num_experts_per_tok"]
         case "deepseek_v3":
             number, rotated = keys["n_routed_experts"], keys["qk_rope_head_dim"]
@@ -209,6 +219,7 @@ def cases(keys):
     yield "as it is", {}, [], None
     for key in sorted(set(keys) - IDLE):
         yield f"without {key}", {}, [key], None
+        yield f"null {key}", {key: None}, [], None
     ways = nested_rope if keys["model_type"] == "gemma3_text" else rope
     for name, said, without in [*ways(keys), *windows(keys), *others(keys)]:
         yield name, said, without, None

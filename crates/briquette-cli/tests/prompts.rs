@@ -6,9 +6,9 @@ use std::{fs, path::Path};
 
 use briquette_models::Tokenizer;
 use common::{
-    MODEL, assert_says, copy_model, file, outputs, read, read_json, refused, stdout, text,
+    MODEL, assert_says, copy_model, file, json, outputs, read, read_json, refused, stdout, text,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const TEMPLATE: &str = "{% for message in messages %}<{{ message.role }}>{{ message.content }}</>{% endfor %}\
@@ -106,6 +106,42 @@ fn a_template_of_a_file_has_the_special_tokens_of_the_model() {
     let lines = "{{ messages[0].content }}\n\n.";
     let expected = generated(place.path(), lines).0;
     assert_eq!(generated(place.path(), &lines.replace('\n', "\r\n")).0, expected);
+}
+
+/// The embedded model with other keys.
+fn changed(keys: Value) -> TempDir {
+    let place = place(None);
+    let mut config = read_json(&place.path().join("config.json"));
+    config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+    file(place.path(), "config.json", config.to_string());
+    place
+}
+
+#[test]
+fn a_prompt_beyond_the_context_is_told_what_ends_it() {
+    let prompt = "The number is 1234567. ".repeat(5);
+    let long_rope = json!({
+        "rope_type": "longrope", "short_factor": vec![1.0; 16], "long_factor": vec![2.0; 16],
+        "original_max_position_embeddings": 32,
+    });
+    let longer = changed(json!({ "rope_scaling": long_rope, "max_position_embeddings": 512 }));
+    let model = longer.path().to_str().unwrap();
+    let args = ["generate", "--model", model, "--prompt", &prompt, "--max-new-tokens", "2"];
+    let said = refused(args);
+    assert_says(&said, &["context of 32", "up to 512 fit with --context N"]);
+    assert!(!said.contains("streaming-llm"), "{said}");
+    assert_eq!(json([&args[..], &["--context", "512"]].concat())["decode"]["tokens"], 1);
+
+    let window = changed(json!({ "sliding_window": 16 }));
+    let said =
+        refused(["generate", "--model", window.path().to_str().unwrap(), "--prompt", &prompt]);
+    assert_says(&said, &["context of 16", "a window of 16 tokens that not every layer has"]);
+    assert!(!said.contains("streaming-llm") && !said.contains("--context"), "{said}");
+
+    let short = changed(json!({ "max_position_embeddings": 16 }));
+    let said =
+        refused(["generate", "--model", short.path().to_str().unwrap(), "--prompt", &prompt]);
+    assert_says(&said, &["context of 16", "--policy streaming-llm"]);
 }
 
 #[test]

@@ -4,8 +4,6 @@ use burn::tensor::DType;
 
 use briquette::CacheShape;
 
-use crate::shown::shown;
-
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -48,8 +46,8 @@ pub enum Error {
     #[error("{origin} begins with a byte order mark: save it as UTF-8 without one")]
     ByteOrderMark { origin: String },
     /// A JSON file that cannot be understood.
-    #[error("{origin}: {}", shown(source))]
-    Json { origin: String, source: serde_json::Error },
+    #[error("{origin}: {message}")]
+    Json { origin: String, message: String },
     /// The folder holds a model of an architecture that is not known.
     #[error("the model type is `{found}`, those read are {known}")]
     ModelType { found: String, known: String },
@@ -74,6 +72,12 @@ pub enum Error {
          (model.safetensors.index.json, pytorch_model.bin.index.json): fetch the files of weights too"
     )]
     NoWeights { dir: PathBuf },
+    /// Weights in the format of their authors, beside which there may be those of Hugging Face.
+    #[error(
+        "{path} is in the original format of Mistral or Meta, which is not read: fetch the files of Hugging Face's, \
+         config.json, tokenizer.json and model*.safetensors"
+    )]
+    OriginalFormat { path: PathBuf },
     /// The index names a file that is not there.
     #[error(
         "shard {shard} is named in the index, but absent ({missing} of {shards} shards are): fetch what is missing \
@@ -125,6 +129,11 @@ pub enum Error {
     /// A file that is not a GGUF file, or a damaged one.
     #[error("{path} is not a readable GGUF file: {message}")]
     Gguf { path: PathBuf, message: String },
+    /// A part of a GGUF file that was split is not beside the others.
+    #[error(
+        "part {number} of {count} of a GGUF file is absent, {part}: fetch all of them into one folder"
+    )]
+    MissingPart { part: PathBuf, number: u64, count: u64 },
     /// A folder with several GGUF files, none of which was named.
     #[error("{dir} holds {count} GGUF files, {first} among them: name the one to read")]
     SeveralGguf { dir: PathBuf, count: usize, first: PathBuf },
@@ -135,7 +144,10 @@ pub enum Error {
     )]
     BlockType { tensor: String, found: String },
     /// Tensors the model needs are not in the folder.
-    #[error("tensor `{tensor}` {shape:?} is missing ({count} missing in all)")]
+    #[error(
+        "tensor `{tensor}` {shape:?} is missing ({count} missing in all): fetch config.json and all files of weights of \
+         one version"
+    )]
     MissingTensor { tensor: String, shape: Vec<usize>, count: usize },
     /// A tensor the model needs is stored under a longer name.
     #[error(
@@ -144,13 +156,19 @@ pub enum Error {
     )]
     PrefixedTensor { tensor: String, found: String },
     /// The folder holds tensors the model has no place for.
-    #[error("tensor `{tensor}` in {path} has no place in this model ({count} such in all)")]
+    #[error(
+        "tensor `{tensor}` in {path} has no place in this model ({count} such in all): take the config.json that was \
+         saved with the weights, or save them without it"
+    )]
     ExtraTensor { tensor: String, path: PathBuf, count: usize },
     /// A tensor has not the shape that the configuration asks for.
     #[error("tensor `{tensor}` has shape {found:?}, the configuration asks for {expected:?}")]
     TensorShape { tensor: String, expected: Vec<usize>, found: Vec<usize> },
     /// A tensor is stored in a type that weights are not read from.
-    #[error("tensor `{tensor}` is stored as {found}, weights are read from F64, F32, F16 or BF16")]
+    #[error(
+        "tensor `{tensor}` is stored as {found}, weights are read from F64, F32, F16 or BF16: take the model in one of \
+         these, with --quantize 4 or 8 (Model::quantize_weights) if it is too large, or a GGUF file of it"
+    )]
     TensorType { tensor: String, found: String },
     /// The bytes of a tensor cannot be loaded.
     #[error("tensor `{tensor}` cannot be loaded: {message}")]
@@ -184,8 +202,8 @@ pub enum Error {
     #[error("empty prompt: row {row} of {rows} has no token")]
     EmptyPrompt { row: usize, rows: usize },
     /// A prompt that does not fit into the context of the model.
-    #[error("{tokens} tokens do not fit into the model's context of {context}")]
-    PromptTooLong { tokens: usize, context: usize },
+    #[error("{tokens} tokens do not fit into the model's context of {context}{}", clause(why))]
+    PromptTooLong { tokens: usize, context: usize, why: Option<String> },
     /// A prompt beyond the positions of the model, under a policy that counts positions inside the
     /// cache but compresses a prompt at its end only.
     #[error(
@@ -214,6 +232,10 @@ pub enum Error {
     /// The device failed while executing.
     #[error("the device failed: {0}")]
     Execution(String),
+}
+
+fn clause(why: &Option<String>) -> String {
+    why.as_ref().map_or_else(String::new, |why| format!(": {why}"))
 }
 
 /// The command that fetches a model of this name.

@@ -3,7 +3,7 @@ use std::{io::Read, path::Path};
 use briquette::files;
 use serde::de::DeserializeOwned;
 
-use crate::{Error, Result};
+use crate::{Error, Result, shown::shown};
 
 /// Refuses what is no regular file, and pointers of Git LFS, which stand in a clone for files that
 /// were not fetched. Every file of a model passes here before it is read.
@@ -26,7 +26,32 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
 
 pub(crate) fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T> {
     refuse_mark(text.as_bytes(), origin)?;
-    serde_json::from_str(text).map_err(|source| Error::Json { origin: origin.into(), source })
+    let failed = |message| Error::Json { origin: origin.into(), message };
+    // A list would be taken for the values of an object, in their order.
+    if text.trim_start().starts_with('[') {
+        return Err(failed("it is a list, but must be an object".into()));
+    }
+    serde_json::from_str(text).map_err(|error| failed(in_words(&error)))
+}
+
+/// What is wrong with a JSON file, without the names that types have here.
+fn in_words(error: &serde_json::Error) -> String {
+    let text = shown(error);
+    let Some((found, rest)) = text.split_once("expected ") else { return text };
+    let (expected, place) = match rest.rfind(" at line ") {
+        Some(at) => rest.split_at(at),
+        None => (rest, ""),
+    };
+    let expected = match expected {
+        "u8" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
+        "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        other if other.starts_with("struct ") => "an object",
+        other => other,
+    };
+    format!("{found}expected {expected}{place}")
 }
 
 /// Refuses what begins with a byte order mark.

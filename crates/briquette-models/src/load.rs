@@ -41,10 +41,11 @@ impl Model {
     /// # Errors
     /// As [`ModelConfig::from_folder`], and [`Error::InvalidSetting`] for more layers than the
     /// folder has tensors for; [`Error::UnsupportedType`] if the device cannot compute in `dtype`;
-    /// [`Error::NoWeights`], [`Error::MissingShard`], [`Error::ShardOutside`],
-    /// [`Error::NotInShard`], [`Error::InTwoShards`], [`Error::Truncated`] and [`Error::Container`]
-    /// for the files; [`Error::Pytorch`], [`Error::PytorchNested`] and [`Error::PytorchObject`] for
-    /// PyTorch files; [`Error::Gguf`] and [`Error::BlockType`] for a GGUF file;
+    /// [`Error::NoWeights`], [`Error::OriginalFormat`], [`Error::MissingShard`],
+    /// [`Error::ShardOutside`], [`Error::NotInShard`], [`Error::InTwoShards`], [`Error::Truncated`]
+    /// and [`Error::Container`] for the files; [`Error::Pytorch`], [`Error::PytorchNested`] and
+    /// [`Error::PytorchObject`] for PyTorch files; [`Error::Gguf`], [`Error::MissingPart`] and
+    /// [`Error::BlockType`] for a GGUF file;
     /// [`Error::MissingTensor`], [`Error::PrefixedTensor`], [`Error::ExtraTensor`],
     /// [`Error::TensorShape`], [`Error::TensorType`] and [`Error::LoadTensor`] for the tensors in
     /// them.

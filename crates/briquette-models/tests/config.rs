@@ -267,3 +267,26 @@ fn a_message_has_the_beginning_of_a_long_value() {
         assert!(text.len() < 400 && text.contains("aaa"), "{text}");
     }
 }
+
+#[test]
+fn what_is_wrong_is_said_in_words_of_the_file() {
+    for (text, said) in [
+        ("[]", "it is a list, but must be an object"),
+        (r#" ["llama"]"#, "it is a list, but must be an object"),
+        ("7", "expected an object at line 1"),
+        (
+            r#"{"model_type": "llama", "vocab_size": "9"}"#,
+            "expected a whole number of 0 or more at",
+        ),
+        (
+            r#"{"model_type": "llama", "rms_norm_eps": "9"}"#,
+            "expected a number at line 1 column 43",
+        ),
+        (r#"{"model_type": "llama", "rope_scaling": 1}"#, "expected an object at"),
+        (r#"{"model_type": "llama", "layer_types": 1}"#, "expected a list at"),
+        (r#"{"model_type": "llama", "eos_token_id": "9"}"#, "eos_token_id must be a whole number"),
+    ] {
+        let error = ModelConfig::from_json(text).unwrap_err().to_string();
+        assert!(error.contains(said) && !error.contains("struct"), "{text}: {error}");
+    }
+}

@@ -282,7 +282,10 @@ fn bad_prompts_are_refused_with_their_numbers() {
         |prompts: &[Vec<u32>]| prefill(&model, prompts, &mut cache(&model), None).unwrap_err();
     assert!(matches!(run(&[]), Error::EmptyPrompt { row: 0, rows: 0 }));
     assert!(matches!(run(&[prompt(1, 3), vec![]]), Error::EmptyPrompt { row: 1, rows: 2 }));
-    assert!(matches!(run(&[prompt(1, 129)]), Error::PromptTooLong { tokens: 129, context: 128 }));
+    assert!(matches!(
+        run(&[prompt(1, 129)]),
+        Error::PromptTooLong { tokens: 129, context: 128, why: None }
+    ));
     assert!(matches!(run(&[vec![3, 64]]), Error::TokenOutOfRange { token: 64, vocab_size: 64 }));
     let error = model.forward(row(&[64]), &mut cache(&model)).unwrap_err();
     assert!(matches!(error, Error::TokenOutOfRange { token: 64, .. }));
@@ -301,7 +304,7 @@ fn the_context_has_an_end() {
     let mut full = cache(&model);
     prefill(&model, &[prompt(1, 100)], &mut full, None).unwrap();
     let error = prefill(&model, &[prompt(2, 29)], &mut full, None).unwrap_err();
-    assert!(matches!(error, Error::PromptTooLong { tokens: 129, context: 128 }));
+    assert!(matches!(error, Error::PromptTooLong { tokens: 129, context: 128, why: None }));
     // Refused before anything happened: the cache still takes what fits.
     let error = generate(&model, &prompt(2, 20), &mut full, &options(20), |_| {});
     assert!(matches!(
@@ -343,7 +346,10 @@ fn prompts_beyond_the_context_come_in_parts_or_are_refused_at_once() {
     run(policy(budget), 128, Some(128)).unwrap();
     run(policy(Budget::Ratio(0.25)), 300, None).unwrap();
     let error = run(policy(Budget::Tokens(128)), 300, None).unwrap_err();
-    assert!(matches!(error, Error::PromptTooLong { tokens: 300, context: 128 }), "{error}");
+    assert!(
+        matches!(error, Error::PromptTooLong { tokens: 300, context: 128, why: None }),
+        "{error}"
+    );
     // Chunks are the method's own schedule.
     assert_eq!(run(Policy::streaming_llm(budget), 300, None).unwrap().0, said);
     let at_end = Policy::streaming_llm(budget).with_schedule(Schedule::always(1));

@@ -17,8 +17,8 @@ use burn::tensor::{DType, f16};
 use common::{
     assert_close, assert_refused, cache, device, ember, fixtures, host, logits, options, with_keys,
 };
-use raw_gguf::RawGguf;
-use safetensors::SafeTensors;
+use raw_gguf::{RawGguf, RawTensor};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {
@@ -270,13 +270,81 @@ fn the_parts_of_a_file_are_read_together() {
         less.write(path(1));
         refused("split.tensors.count is");
         fs::remove_file(path(1)).unwrap();
-        refused(&format!("part 2 of {count}"));
+        let absent = |named: &Path| ModelConfig::from_folder(named).unwrap_err();
+        let error = absent(dir.path());
+        let said = format!("part 2 of {count} of a GGUF file is absent");
+        assert!(error.to_string().starts_with(&said), "{error}");
+        parts[1].write(path(1));
+        let hidden = dir.path().join("hidden");
+        fs::rename(path(0), &hidden).unwrap();
+        for named in [dir.path(), &path(1)] {
+            let error = absent(named);
+            assert!(
+                matches!(&error, Error::MissingPart { part, number: 1, .. } if *part == path(0)),
+                "{error}"
+            );
+        }
+        fs::rename(&hidden, path(0)).unwrap();
         fs::rename(path(0), dir.path().join("model.gguf")).unwrap();
         for number in 1..count {
             let _ = fs::remove_file(path(number));
         }
         refused(&format!("it is one of {count} parts, but is not called NAME-00001-of-"));
     }
+}
+
+#[test]
+fn a_llama_may_have_biases_of_queries_keys_and_values_alone() {
+    let source = fixtures().join("llama");
+    let config = json(source.join("config.json"));
+    let size = |key: &str| config[key].as_u64().unwrap() as usize;
+    let (layers, hidden) = (size("num_hidden_layers"), size("hidden_size"));
+    let dim = size("head_dim");
+    let bytes = fs::read(source.join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let mut raw = RawGguf::read(fixture("llama.gguf"));
+    let mut biases: Vec<(String, Vec<f32>)> = Vec::new();
+    for layer in 0..layers {
+        for (part, heads) in [
+            ("q", "num_attention_heads"),
+            ("k", "num_key_value_heads"),
+            ("v", "num_key_value_heads"),
+        ] {
+            let channels = size(heads) * dim;
+            let bias: Vec<f32> = (0..channels).map(|i| (i * 7 % 11) as f32 * 0.1 - 0.5).collect();
+            // Pairs of rotated channels lie beside each other there.
+            let place = |i: usize| i / dim * dim + i % 2 * (dim / 2) + i % dim / 2;
+            let paired: Vec<f32> = (0..channels).map(|i| bias[place(i)]).collect();
+            let stored = if part == "v" { &bias } else { &paired };
+            raw.tensors.push(RawTensor::of(&format!("blk.{layer}.attn_{part}.bias"), stored));
+            biases.push((format!("model.layers.{layer}.self_attn.{part}_proj.bias"), bias));
+        }
+        // A folder has a bias of the output too.
+        let output = format!("model.layers.{layer}.self_attn.o_proj.bias");
+        biases.push((output, vec![0.0; hidden]));
+    }
+    let bytes: Vec<Vec<u8>> = biases
+        .iter()
+        .map(|(_, bias)| bias.iter().flat_map(|number| number.to_le_bytes()).collect())
+        .collect();
+    let views = biases.iter().zip(&bytes).map(|((name, bias), bytes)| {
+        (name.clone(), TensorView::new(Dtype::F32, vec![bias.len()], bytes).unwrap())
+    });
+    let all = safetensors::serialize(file.tensors().into_iter().chain(views), None).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("model.safetensors"), all).unwrap();
+    let config = with_keys(config, &serde_json::json!({ "attention_bias": true }));
+    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    let path = dir.path().join("model.gguf");
+    raw.write(&path);
+
+    let tokens: Vec<u32> = (0..30).map(|i| i * 37 % 96).collect();
+    let model = |path: &Path| Model::load(path, &device(), DType::F32).unwrap();
+    let (file, folder) = (model(&path), model(dir.path()));
+    assert!(file.config().attention_bias && !file.config().output_bias);
+    assert_close("biases", &logits(&file, &tokens), &logits(&folder, &tokens), 1e-5);
+    let without = logits(&model(&fixture("llama.gguf")), &tokens);
+    assert_ne!(logits(&file, &tokens), without);
 }
 
 /// As llama.cpp reads them: `llama_model::load_hparams`.

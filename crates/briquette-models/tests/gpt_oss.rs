@@ -8,7 +8,9 @@ use std::{collections::BTreeMap, fs};
 use briquette::{CacheConfig, KvCache, Policy, ops::Window};
 use briquette_models::{Architecture, Error, Model, ModelConfig, RopeScaling};
 use burn::tensor::DType;
-use common::{assert_invalid, config_with, device, fixtures, logits, row};
+use common::{
+    assert_invalid, assert_unsupported, config_with, device, fixtures, logits, row, with_keys,
+};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -22,6 +24,12 @@ fn load(name: &str) -> Model {
 
 fn config(keys: Value) -> Result<ModelConfig, Error> {
     config_with(BF16, &keys)
+}
+
+/// The configuration of a file with these keys alone.
+fn alone(keys: Value) -> Result<ModelConfig, Error> {
+    let keys = with_keys(json!({ "model_type": "gpt_oss" }), &keys);
+    ModelConfig::from_json(&keys.to_string())
 }
 
 type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
@@ -88,12 +96,27 @@ fn the_published_form_of_the_keys_is_read() {
         },
     });
     assert_eq!(config(old).unwrap(), config(json!({})).unwrap());
-    let limit = config(json!({ "swiglu_limit": 3.5 })).unwrap().swiglu_limit;
-    assert_eq!(limit, Some(3.5));
-    assert_invalid(config(json!({ "swiglu_limit": 0.0 })), "swiglu_limit");
     assert_invalid(config(json!({ "num_experts_per_tok": 5 })), "num_experts_per_tok");
     let other = config(json!({ "quantization_config": { "quant_method": "awq" } }));
     assert!(matches!(other, Err(Error::QuantizedWeights { method }) if method == "AWQ"));
+}
+
+#[test]
+fn a_limit_that_transformers_does_not_take_is_refused() {
+    for limit in [3.5, 0.0] {
+        assert_unsupported(config(json!({ "swiglu_limit": limit })), "swiglu_limit");
+    }
+    let published = config(json!({ "swiglu_limit": 7 })).unwrap();
+    assert_eq!(published.swiglu_limit, Some(7.0));
+}
+
+#[test]
+fn frequencies_are_scaled_where_a_file_does_not_say_and_not_for_null() {
+    let scaling = |keys| alone(keys).unwrap().rope.scaling;
+    assert_eq!(scaling(json!({ "rope_parameters": null })), RopeScaling::Default);
+    let absent = scaling(json!({}));
+    assert!(matches!(absent, RopeScaling::Yarn { factor: 32.0, .. }), "{absent:?}");
+    assert_eq!(scaling(json!({ "rope_scaling": {} })), absent);
 }
 
 #[test]

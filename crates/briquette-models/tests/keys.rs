@@ -1,5 +1,5 @@
 //! Configurations as people have them beside `transformers`: pairs of keys that say the same thing,
-//! and keys left out. `tests/goldens/keys.py` makes `fixtures/keys.json`.
+//! and keys left out or null. `tests/goldens/keys.py` makes `fixtures/keys.json`.
 
 mod common;
 
@@ -65,8 +65,11 @@ const REFUSED: &[(&str, &str)] = &[
     ("rope: scaling beside full", "rope_scaling"),
     ("rope: nested", "rope_parameters"),
     ("rope: flat", "rope_parameters"),
+    ("rope: a base beside both kinds", "rope_parameters"),
     ("rope: partial", "partial_rotary_factor"),
-    ("rope: two partials", "partial_rotary_factor"),
+    ("rope: two partials", "only 1 for this model type"),
+    // It takes the outer one where frequencies are scaled.
+    ("rope: two partials, linear", "contradicts"),
     ("rope: yarn, two originals", "original_max_position_embeddings"),
     ("rope: llama3, two originals", "original_max_position_embeddings"),
     ("without original_max_position_embeddings", "original_max_position_embeddings"),
@@ -76,6 +79,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("hidden_activation: ", "contradicts"),
     ("experts: both", "num_local_experts"),
     ("experts per token: ", "experts_per_token"),
+    ("limit: another", "swiglu_limit"),
     // It caps scores where the key is not there, which the cache does not.
     ("without attn_logit_softcapping", "attn_logit_softcapping"),
     // The norms of Llama 4 would undo the factor.
@@ -89,6 +93,7 @@ const REFUSED: &[(&str, &str)] = &[
 const READ: &[(&str, &str)] = &[
     ("window: None", "there is no window, and no layer has one"),
     ("window: 16", "it fails behind the window only, where texts end here"),
+    ("null ", "`null` is the default where it is no number there, and no flag"),
     ("head_dim: ", "`null` is the default, and an equal width no other"),
     ("without pad_token_id", "its default is beyond the vocabulary, and fills nothing here"),
     ("rope: yarn", "Mixtral's heads have no width there"),

@@ -289,9 +289,10 @@ fn a_missing_tensor_is_named() {
     tiny.tensors.remove("model.layers.1.mlp.down_proj.weight");
     tiny.tensors.remove("model.norm.weight");
     match load(tiny.folder().path()) {
-        Err(Error::MissingTensor { tensor, shape, count }) => {
+        Err(ref error @ Error::MissingTensor { ref tensor, ref shape, count }) => {
+            assert!(error.to_string().ends_with("all files of weights of one version"), "{error}");
             assert_eq!(tensor, "model.layers.1.mlp.down_proj.weight");
-            assert_eq!((shape, count), (vec![24, 40], 2));
+            assert_eq!((&shape[..], count), (&[24, 40][..], 2));
         }
         other => panic!("{other:?}"),
     }
@@ -313,7 +314,11 @@ fn an_extra_tensor_is_named() {
     tiny.random("model.layers.0.self_attn.q_norm.weight", &[8]);
     for dir in [tiny.folder(), tiny.sharded_folder()] {
         match load(dir.path()) {
-            Err(Error::ExtraTensor { tensor, path, count: 1 }) => {
+            Err(ref error @ Error::ExtraTensor { ref tensor, ref path, count: 1 }) => {
+                assert!(
+                    error.to_string().contains("take the config.json that was saved"),
+                    "{error}"
+                );
                 assert_eq!(tensor, "model.layers.0.self_attn.q_norm.weight");
                 assert!(path.starts_with(dir.path()));
             }
@@ -347,7 +352,8 @@ fn a_tensor_of_integers_is_named() {
     let stored = Stored { dtype: Dtype::F8_E4M3, shape: vec![24], bytes: vec![1; 24] };
     tiny.tensors.insert("model.norm.weight".into(), stored);
     let error = load(tiny.folder().path());
-    assert!(matches!(error, Err(Error::TensorType { found, .. }) if found == "F8_E4M3"));
+    assert!(matches!(&error, Err(Error::TensorType { found, .. }) if found == "F8_E4M3"));
+    assert!(error.unwrap_err().to_string().contains("take the model in one of these"));
 }
 
 #[test]
@@ -444,6 +450,54 @@ fn an_incomplete_folder_is_refused() {
     assert!(matches!(load(dir.path()), Err(Error::NoModel { .. })));
     fs::write(dir.path().join("config.json"), Tiny::new().config.to_string()).unwrap();
     assert!(matches!(load(dir.path()), Err(Error::NoWeights { .. })));
+}
+
+#[test]
+fn a_folder_in_another_format_is_told_what_to_fetch() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("consolidated.safetensors");
+    fs::write(&path, []).unwrap();
+    for config in [None, Some(Tiny::new().config.to_string())] {
+        if let Some(config) = config {
+            fs::write(dir.path().join("config.json"), config).unwrap();
+        }
+        let error = load(dir.path()).unwrap_err();
+        assert!(
+            matches!(&error, Error::OriginalFormat { path: found } if *found == path),
+            "{error}"
+        );
+    }
+    let absent = |says: &str| {
+        let error = Tokenizer::load(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("tokenizer.json is not in ") && error.contains(says), "{error}");
+    };
+    absent("fetch it too");
+    fs::write(dir.path().join("tokenizer.model"), []).unwrap();
+    absent(&format!("save_pretrained(\"{}\") writes tokenizer.json", dir.path().display()));
+}
+
+#[test]
+fn packed_weights_are_known_by_the_names_of_tensors_and_files() {
+    let packed = |more: &str| {
+        let mut tiny = Tiny::new();
+        let weight = tiny.tensors.remove("model.layers.0.mlp.up_proj.weight").unwrap();
+        for ending in ["qweight", more] {
+            let name = format!("model.layers.0.mlp.up_proj.{ending}");
+            tiny.tensors.insert(name, weight.clone());
+        }
+        tiny.folder()
+    };
+    let method = |dir: &TempDir| match load(dir.path()) {
+        Err(Error::QuantizedWeights { method }) => method,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(method(&packed("g_idx")), "GPTQ");
+    let dir = packed("scales");
+    assert_eq!(method(&dir), "AWQ or GPTQ");
+    fs::write(dir.path().join("quant_config.json"), "{}").unwrap();
+    assert_eq!(method(&dir), "AWQ");
+    fs::write(dir.path().join("quantize_config.json"), "{}").unwrap();
+    assert_eq!(method(&dir), "GPTQ");
 }
 
 #[test]

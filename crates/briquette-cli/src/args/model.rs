@@ -35,9 +35,11 @@ pub(crate) struct ModelArgs {
     /// 128 weights share a scale.
     #[arg(long, value_name = "BITS")]
     pub(crate) quantize: Option<WeightBits>,
-    /// Tokens that a text may have [default: as many as the configuration says]
+    /// Tokens that a text may have [default: as many as the model was trained for]
     ///
-    /// Up to a sliding window no layer has one, and policies compress all.
+    /// With LongRoPE these are its original_max_position_embeddings: frequencies change beyond
+    /// them, so a longer text needs its length here. Otherwise the configuration says how many. Up
+    /// to a sliding window no layer has one, and policies compress all.
     #[arg(long, value_name = "TOKENS")]
     pub(crate) context: Option<usize>,
     /// Accept a profile and results of other weights, tokenizers or configurations

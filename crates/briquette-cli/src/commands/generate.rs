@@ -1,6 +1,6 @@
 use std::{ops::ControlFlow, path::PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use briquette::{Budget, KvCache, Prefix};
 use briquette_eval::{
     Error,
@@ -28,6 +28,7 @@ use crate::{
         interrupt,
         output::{OutputArgs, Stream, bytes, note, note_fallbacks},
         progress,
+        room::{Limit, room},
     },
 };
 
@@ -253,18 +254,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
     let seen = cache.tokens_seen().first().copied().unwrap_or(0);
     let context = model.context(&entry.policy);
-    let room = match context {
-        // The first new token comes out of the prompt, each further one needs a position.
-        Some(context) => {
-            let tokens = seen + prompt.len();
-            let room = context.saturating_add(1).checked_sub(tokens).filter(|room| *room > 0);
-            room.ok_or(ModelError::PromptTooLong { tokens, context }).context(
-                "the prompt is too long; a policy that counts positions in the cache and compresses after every chunk \
-                 takes longer ones: --policy streaming-llm",
-            )?
-        }
-        None => usize::MAX,
+    let limit = Limit {
+        what: "the prompt is too long",
+        endless: "a policy that counts positions in the cache and compresses after every chunk takes longer ones: \
+                  --policy streaming-llm",
     };
+    let room = room(&model, &entry.policy, seen + prompt.len(), &limit)?;
     let stop = model.config().eos_token_ids.clone();
     let instruction = Instruction::new(&tokenizer)?;
     let options = args.sampling.options(args.max_new_tokens.min(room), stop, instruction);
@@ -344,7 +339,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         && options.max_new_tokens < args.max_new_tokens
         && !generation.stopped
     {
-        note(&format!("note     the context of the model, {context} tokens, is full"));
+        let why =
+            model.config().beyond_context().map_or_else(String::new, |why| format!("; {why}"));
+        note(&format!("note     the context of the model, {context} tokens, is full{why}"));
     }
     // What was generated has been shown.
     args.output.write("", &report)?;

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use briquette::{KvCache, Prefix};
 use briquette_eval::{
     Error,
@@ -10,8 +10,8 @@ use briquette_eval::{
     record::CacheBytes,
 };
 use briquette_models::{
-    ChatMessage, ChatTemplate, Conversation, ConversationState, Error as ModelError, Instruction,
-    Interrupt, prefill, reconstruct,
+    ChatMessage, ChatTemplate, Conversation, ConversationState, Instruction, Interrupt, prefill,
+    reconstruct,
 };
 
 use crate::{
@@ -25,6 +25,7 @@ use crate::{
         output::{Stream, bytes, note},
         output_gate::{Mark, OutputGate},
         progress,
+        room::{Limit, room},
     },
 };
 
@@ -241,15 +242,11 @@ impl<'a> Session<'a> {
 
     /// The tokens that an answer behind so many others may have.
     fn room(&self, tokens: usize) -> Result<usize> {
-        let Some(context) = self.loaded.model.context(self.cache.policy()) else {
-            return Ok(usize::MAX);
+        let limit = Limit {
+            what: "the conversation is too long: /clear forgets it",
+            endless: "with --policy streaming-llm:schedule.prefill=every-chunk it has no end",
         };
-        // The first new token comes out of the prompt, each further one needs a position.
-        let room = (context + 1).checked_sub(tokens).filter(|room| *room > 0);
-        room.ok_or(ModelError::PromptTooLong { tokens, context }).context(
-            "the conversation is too long: /clear forgets it; with --policy streaming-llm:schedule.prefill=every-chunk \
-             it has no end",
-        )
+        room(&self.loaded.model, self.cache.policy(), tokens, &limit)
     }
 
     /// Status line: what the cache has seen and holds.

@@ -8,4 +8,5 @@ pub(crate) mod output;
 pub(crate) mod output_gate;
 pub(crate) mod progress;
 pub(crate) mod quiet;
+pub(crate) mod room;
 pub(crate) mod typed;

@@ -24,7 +24,7 @@ pub struct ModelSpec {
     pub dtype: Dtype,
     /// Bits that weights are quantized to; by default they stay as they are stored.
     pub quantize: Option<WeightBits>,
-    /// Tokens that a text may have; by default as many as the configuration says.
+    /// Tokens that a text may have; by default as many as [`ModelConfig`] says.
     pub context: Option<usize>,
     /// Profile by `briquette calibrate`; by default `profile.json` in the folder, if it is there.
     pub profile: Option<PathBuf>,

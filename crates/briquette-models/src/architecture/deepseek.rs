@@ -32,7 +32,7 @@ pub(super) fn read_3(keys: &Keys) -> Result<ModelConfig> {
         qk_nope_head_dim: own.qk_nope_head_dim.unwrap_or(128),
         qk_rope_head_dim: own.qk_rope_head_dim.unwrap_or(64),
         v_head_dim: own.v_head_dim.unwrap_or(128),
-        rope_interleave: own.rope_interleave.unwrap_or(true),
+        rope_interleave: own.rope_interleave.is_on(true),
     };
     latent.check()?;
     let defaults = Defaults {
@@ -97,7 +97,8 @@ struct OwnKeys {
     qk_rope_head_dim: Option<usize>,
     qk_head_dim: Option<usize>,
     v_head_dim: Option<usize>,
-    rope_interleave: Option<bool>,
+    #[serde(default)]
+    rope_interleave: Given<bool>,
     first_k_dense_replace: Option<usize>,
     n_routed_experts: Option<usize>,
     /// Its name in `transformers`.
@@ -107,7 +108,8 @@ struct OwnKeys {
     moe_intermediate_size: Option<usize>,
     n_group: Option<usize>,
     topk_group: Option<usize>,
-    norm_topk_prob: Option<bool>,
+    #[serde(default)]
+    norm_topk_prob: Given<bool>,
     routed_scaling_factor: Option<f64>,
     scoring_func: Option<String>,
     topk_method: Option<String>,
@@ -128,7 +130,7 @@ impl OwnKeys {
                 groups_per_token: self.topk_group.unwrap_or(4),
                 scale: self.routed_scaling_factor.unwrap_or(2.5),
             },
-            norm_topk_prob: self.norm_topk_prob.unwrap_or(true),
+            norm_topk_prob: self.norm_topk_prob.is_on(true),
             dense_layers: (0..self.first_k_dense_replace.unwrap_or(3).min(layers)).collect(),
         };
         experts.check("n_routed_experts", "moe_intermediate_size")?;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::{Architecture, DEFAULTS, Defaults, Names};
 use crate::{
     Activation, ModelConfig, Result,
-    config::{activation, keys::Keys},
+    config::{activation, given::Given, keys::Keys},
     nn::{
         attend::LayerAttention,
         build::Build,
@@ -25,13 +25,13 @@ use crate::{
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
     let flags = [
-        ("alibi", own.alibi, false, "false"),
-        ("new_decoder_architecture", own.new_decoder_architecture, false, "false"),
-        ("multi_query", own.multi_query, true, "true"),
-        ("parallel_attn", own.parallel_attn, true, "true"),
+        ("alibi", &own.alibi, false, "false"),
+        ("new_decoder_architecture", &own.new_decoder_architecture, false, "false"),
+        ("multi_query", &own.multi_query, true, "true"),
+        ("parallel_attn", &own.parallel_attn, true, "true"),
     ];
     for (key, found, here, supported) in flags {
-        if found.is_some_and(|found| found != here) {
+        if found.is_on(here) != here {
             return Err(unsupported(key, !here, supported));
         }
     }
@@ -83,10 +83,14 @@ struct OwnKeys {
     ffn_hidden_size: Option<usize>,
     layer_norm_epsilon: Option<f64>,
     activation: Option<String>,
-    alibi: Option<bool>,
-    new_decoder_architecture: Option<bool>,
-    multi_query: Option<bool>,
-    parallel_attn: Option<bool>,
+    #[serde(default)]
+    alibi: Given<bool>,
+    #[serde(default)]
+    new_decoder_architecture: Given<bool>,
+    #[serde(default)]
+    multi_query: Given<bool>,
+    #[serde(default)]
+    parallel_attn: Given<bool>,
     bias: Option<bool>,
     /// An older name of `hidden_size`.
     n_embed: Option<usize>,

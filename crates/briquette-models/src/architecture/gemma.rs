@@ -34,7 +34,11 @@ pub(super) fn read_3(keys: &Keys) -> Result<ModelConfig> {
     let nested = keys.shared.rope_parameters.clone().unwrap_or_default();
     let of = |kind: Option<Box<RopeParameters>>| kind.map(|parameters| *parameters);
     let (full, sliding) = (of(nested.full_attention.clone()), of(nested.sliding_attention.clone()));
-    let flat = RopeParameters { full_attention: None, sliding_attention: None, ..nested };
+    // `transformers` writes a type beside both kinds where a model has layers of one only.
+    let is_default = full.is_some() && sliding.is_some();
+    let rope_type = nested.rope_type.filter(|kind| !is_default || kind != "default");
+    let flat =
+        RopeParameters { full_attention: None, sliding_attention: None, rope_type, ..nested };
     if flat != RopeParameters::default() {
         let supported = "full_attention and sliding_attention";
         return Err(unsupported("rope_parameters", "one for all layers", supported));

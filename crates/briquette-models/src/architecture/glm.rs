@@ -41,7 +41,7 @@ fn of(architecture: Architecture, keys: &Keys) -> Result<ModelConfig> {
         ..keys.shared.clone()
     });
     let config = ModelConfig::shared(architecture, keys, defaults)?;
-    let attention_bias = keys.shared.attention_bias(true);
+    let attention_bias = keys.shared.attention_bias.is_on(true);
     ModelConfig { attention_bias, ..config }.without_windows(keys)
 }
 

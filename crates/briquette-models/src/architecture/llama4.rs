@@ -59,11 +59,12 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         attn_scale: own.attn_scale.unwrap_or(0.1),
     };
     temperature.check()?;
-    let is_tuned = own.attn_temperature_tuning.as_ref().is_none_or(Switch::is_on);
+    let is_tuned =
+        own.attn_temperature_tuning.clone().or(Some(Switch::Flag(true))).is_some_and(Switch::is_on);
     let experts = own.experts(&config)?;
     Ok(ModelConfig {
         intermediate_size: own.intermediate_size_mlp.unwrap_or(16_384),
-        qk_norm: own.use_qk_norm.unwrap_or(true).then_some(QkNorm::Unweighted),
+        qk_norm: own.use_qk_norm.is_on(true).then_some(QkNorm::Unweighted),
         attn_temperature: is_tuned.then_some(temperature),
         experts: Some(experts),
         layers_without_rope,
@@ -95,8 +96,10 @@ struct OwnKeys {
     attention_chunk_size: Given<usize>,
     no_rope_layers: Option<Vec<u8>>,
     no_rope_layer_interval: Option<usize>,
-    use_qk_norm: Option<bool>,
-    attn_temperature_tuning: Option<Switch>,
+    #[serde(default)]
+    use_qk_norm: Given<bool>,
+    #[serde(default)]
+    attn_temperature_tuning: Given<Switch>,
     floor_scale: Option<f64>,
     attn_scale: Option<f64>,
     num_local_experts: Option<usize>,
@@ -107,18 +110,18 @@ struct OwnKeys {
 }
 
 /// A flag, which some files write as a number.
-#[derive(Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Copy, Deserialize)]
+#[serde(untagged, expecting = "attn_temperature_tuning must be true, false or a number")]
 enum Switch {
     Flag(bool),
     Number(f64),
 }
 
 impl Switch {
-    fn is_on(&self) -> bool {
+    fn is_on(self) -> bool {
         match self {
-            Self::Flag(is_on) => *is_on,
-            Self::Number(number) => *number != 0.0,
+            Self::Flag(is_on) => is_on,
+            Self::Number(number) => number != 0.0,
         }
     }
 }

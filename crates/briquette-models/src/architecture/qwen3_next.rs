@@ -3,7 +3,10 @@ use serde::Deserialize;
 use super::{Architecture, Defaults, Names, qwen2::DEFAULTS_OF_QWEN, qwen3};
 use crate::{
     Activation, DeltaNetConfig, ExpertsConfig, ModelConfig, Result, Routing,
-    config::keys::{Keys, SharedKeys},
+    config::{
+        given::Given,
+        keys::{Keys, SharedKeys},
+    },
     setting::{check_positive, unsupported},
 };
 
@@ -67,7 +70,8 @@ struct OwnKeys {
     num_experts_per_tok: Option<usize>,
     moe_intermediate_size: Option<usize>,
     shared_expert_intermediate_size: Option<usize>,
-    norm_topk_prob: Option<bool>,
+    #[serde(default)]
+    norm_topk_prob: Given<bool>,
     decoder_sparse_step: Option<usize>,
     mlp_only_layers: Option<Vec<usize>>,
 }
@@ -101,7 +105,7 @@ impl OwnKeys {
             intermediate_size: self.moe_intermediate_size.unwrap_or(512),
             shared_intermediate_size: Some(self.shared_expert_intermediate_size.unwrap_or(512)),
             routing: Routing::Softmax,
-            norm_topk_prob: self.norm_topk_prob.unwrap_or(true),
+            norm_topk_prob: self.norm_topk_prob.is_on(true),
             dense_layers: (0..layers).filter(|layer| !sparse(layer)).collect(),
         };
         if experts.experts == 0 {

@@ -27,8 +27,8 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     };
     let config = ModelConfig::shared(Architecture::SmolLm3, keys, defaults)?;
     let layers = config.num_hidden_layers;
-    let layers_without_rope =
-        layers_without_rope(own.no_rope_layers.as_ref(), own.no_rope_layer_interval, layers)?;
+    let interval = own.no_rope_layer_interval.unwrap_or(4);
+    let layers_without_rope = layers_without_rope(own.no_rope_layers.as_ref(), interval, layers)?;
     let used = keys.shared.optional_window(None).is_some();
     let windowed = layers_without_rope.clone();
     let mlp_bias = keys.shared.mlp_bias.unwrap_or(false);
@@ -62,10 +62,5 @@ pub(super) fn layers_without_rope(
 #[derive(Deserialize)]
 struct OwnKeys {
     no_rope_layers: Option<Vec<u8>>,
-    #[serde(default = "fourth")]
-    no_rope_layer_interval: usize,
-}
-
-fn fourth() -> usize {
-    4
+    no_rope_layer_interval: Option<usize>,
 }

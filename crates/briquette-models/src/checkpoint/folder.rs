@@ -7,7 +7,11 @@ use serde::Deserialize;
 
 use crate::{
     Error, Result,
-    checkpoint::{pytorch, safetensors, source::WEIGHTS, tensors::Tensors},
+    checkpoint::{
+        pytorch, safetensors,
+        source::{WEIGHTS, original_format},
+        tensors::Tensors,
+    },
     json::{parse, read_text},
     shown::shown,
 };
@@ -20,7 +24,7 @@ struct Index {
 /// Reads the headers of the files of weights of a Hugging Face folder.
 pub(crate) fn open(dir: &Path) -> Result<Vec<(PathBuf, Tensors)>> {
     let Some(path) = WEIGHTS.iter().map(|name| dir.join(name)).find(|path| path.exists()) else {
-        return Err(Error::NoWeights { dir: dir.into() });
+        return Err(original_format(dir).unwrap_or_else(|| Error::NoWeights { dir: dir.into() }));
     };
     match path.extension().is_some_and(|ending| ending == "json") {
         true => open_shards(dir, &path),

@@ -1,5 +1,7 @@
 use std::path::{Path, PathBuf};
 
+use crate::Error;
+
 /// A part of a GGUF file that was split, by its name: `NAME-00002-of-00003.gguf`, as llama.cpp
 /// writes it.
 pub(crate) struct Part {
@@ -34,6 +36,11 @@ impl Part {
     pub(crate) fn path(&self, number: u64) -> PathBuf {
         let Self { before, count, ending, .. } = self;
         format!("{before}-{number:05}-of-{count:05}.{ending}").into()
+    }
+
+    /// The error of a file without the part of this number.
+    pub(crate) fn missing(&self, number: u64) -> Error {
+        Error::MissingPart { part: self.path(number), number, count: self.count }
     }
 
     /// The first part of the file, which has its metadata; a file that was not split itself.

@@ -27,6 +27,13 @@ pub(crate) const WEIGHTS: [&str; 4] = [
     "pytorch_model.bin.index.json",
 ];
 
+/// The error of a folder that holds weights in the format of their authors alone.
+pub(crate) fn original_format(dir: &Path) -> Option<Error> {
+    let names = ["consolidated.safetensors", "consolidated.00.pth", "consolidated.00.safetensors"];
+    let path = names.iter().map(|name| dir.join(name)).find(|path| path.exists())?;
+    Some(Error::OriginalFormat { path })
+}
+
 /// Folder or file of a model.
 pub(crate) enum Source {
     /// A Hugging Face folder.

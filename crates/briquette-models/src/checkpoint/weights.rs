@@ -256,6 +256,9 @@ impl Weights {
             if let Some(found) = self.place.keys().find(stored) {
                 return Err(Error::PrefixedTensor { tensor: tensor.clone(), found: shown(found) });
             }
+            if let Some(method) = self.packed_by() {
+                return Err(Error::QuantizedWeights { method });
+            }
             return Err(Error::MissingTensor {
                 tensor: tensor.clone(),
                 shape: shape.clone(),
@@ -292,6 +295,21 @@ impl Weights {
             }
         }
         Ok(())
+    }
+
+    /// The method that has packed the weights, by the names of tensors and of files beside them:
+    /// older folders do not say it in their configuration.
+    fn packed_by(&self) -> Option<String> {
+        let has = |ending: &str| self.place.keys().any(|name| name.ends_with(ending));
+        let (path, _) = self.files.first().filter(|_| has(".qweight"))?;
+        let beside = |name: &str| path.with_file_name(name).exists();
+        let method =
+            match (has(".g_idx") || beside("quantize_config.json"), beside("quant_config.json")) {
+                (true, _) => "GPTQ",
+                (_, true) => "AWQ",
+                _ => "AWQ or GPTQ",
+            };
+        Some(method.into())
     }
 
     /// The numbers of a tensor, as the checkpoint has them.

@@ -8,10 +8,14 @@ pub use briquette_ops::Activation;
 /// The activation of this name in a `config.json`.
 pub(crate) fn named(name: &str) -> Result<Activation> {
     match name {
-        "silu" => Ok(Activation::Silu),
+        "silu" | "swish" => Ok(Activation::Silu),
         "gelu" => Ok(Activation::Gelu),
-        "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
-        other => Err(unsupported("hidden_act", other, "silu, gelu and gelu_pytorch_tanh")),
+        "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
+        other => Err(unsupported(
+            "hidden_act",
+            other,
+            "silu (swish), gelu and gelu_pytorch_tanh (gelu_new)",
+        )),
     }
 }
 

@@ -2,7 +2,7 @@ use serde::{Deserialize, Deserializer};
 
 /// A key of a file for which absence and `null` are two things: an absent one has its default,
 /// `null` is none.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Given<T> {
     #[default]
     Absent,
@@ -18,6 +18,13 @@ impl<T> Given<T> {
             Self::Null => None,
             Self::Value(value) => Some(value),
         }
+    }
+}
+
+impl Given<bool> {
+    /// Whether a flag is on, `absent` if a file does not say: `null` is off, as in Python.
+    pub(crate) fn is_on(&self, absent: bool) -> bool {
+        self.clone().or(Some(absent)).unwrap_or(false)
     }
 }
 

@@ -67,10 +67,14 @@ pub(crate) struct SharedKeys {
     pub(crate) use_sliding_window: Option<bool>,
     /// The kind of each layer, as newer files write it.
     pub(crate) layer_types: Option<Vec<String>>,
-    pub(crate) tie_word_embeddings: Option<bool>,
+    #[serde(default)]
+    pub(crate) tie_word_embeddings: Given<bool>,
     #[serde(default)]
     pub(crate) attention_bias: Given<bool>,
     pub(crate) mlp_bias: Option<bool>,
+    /// Of a GGUF file, in which the output projection may have none beside the others.
+    #[serde(rename = "blk.0.attn_output.bias")]
+    pub(crate) output_bias: Option<bool>,
     pub(crate) hidden_act: Option<String>,
     pub(crate) hidden_activation: Option<String>,
     pub(crate) quantization_config: Option<serde_json::Value>,
@@ -88,11 +92,6 @@ impl SharedKeys {
     /// The window of a model whose file says with `use_sliding_window` whether it has one.
     pub(crate) fn optional_window(&self, absent: Option<usize>) -> Option<usize> {
         self.window(absent).filter(|_| self.use_sliding_window.unwrap_or(false))
-    }
-
-    /// Whether projections of the attention have biases, `absent` if a file does not say.
-    pub(crate) fn attention_bias(&self, absent: bool) -> bool {
-        self.attention_bias.clone().or(Some(absent)).unwrap_or(false)
     }
 
     /// The layers with a sliding window: those that `layer_types` names, or that are so `otherwise`
@@ -144,7 +143,7 @@ impl SharedKeys {
 
 /// `eos_token_id` is a number or a list of them.
 #[derive(Clone, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "eos_token_id must be a whole number or a list of them")]
 pub(crate) enum TokenIds {
     One(i64),
     Many(Vec<i64>),

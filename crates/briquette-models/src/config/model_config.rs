@@ -20,7 +20,7 @@ use crate::{
     architecture::Defaults,
     checkpoint::{
         gguf::{self, Gguf},
-        source::Source,
+        source::{Source, original_format},
     },
     config::{
         activation,
@@ -144,8 +144,9 @@ impl ModelConfig {
     /// `transformers` stops at, and often names more.
     ///
     /// # Errors
-    /// As [`from_file`](Self::from_file); [`Error::NoSuchModel`] and [`Error::NoModel`] for a path
-    /// without a model; [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and
+    /// As [`from_file`](Self::from_file); [`Error::NoSuchModel`], [`Error::NoModel`] and
+    /// [`Error::OriginalFormat`] for a path without a model that is read; [`Error::Gguf`],
+    /// [`Error::SeveralGguf`], [`Error::MissingPart`], [`Error::BlockType`] and
     /// [`Error::Truncated`] for GGUF files.
     pub fn from_folder(dir: impl AsRef<Path>) -> Result<Self> {
         let path = dir.as_ref();
@@ -154,7 +155,7 @@ impl ModelConfig {
         }
         let dir = match Source::of(path)? {
             Source::Folder(dir) if !dir.join("config.json").exists() => {
-                return Err(Error::NoModel { path: dir });
+                return Err(original_format(&dir).unwrap_or(Error::NoModel { path: dir }));
             }
             Source::Folder(dir) => dir,
             Source::Gguf(path) => {
@@ -204,8 +205,27 @@ impl ModelConfig {
     /// The most tokens that a text can have, by [`with_context`](Self::with_context) too.
     pub fn longest_context(&self) -> usize {
         let longest = self.rope.scaling.longest().unwrap_or(self.max_position_embeddings);
-        let end = self.sliding_window.filter(|_| self.sliding_layers.is_empty());
-        longest.min(end.map_or(usize::MAX, Window::size))
+        longest.min(self.last_window().unwrap_or(usize::MAX))
+    }
+
+    /// Why a text ends with the context where the file says more, and what allows a longer one.
+    pub fn beyond_context(&self) -> Option<String> {
+        let (context, longest) = (self.max_position_embeddings, self.longest_context());
+        if longest > context {
+            return Some(format!(
+                "up to {longest} fit with --context N (ModelConfig::with_context), which chooses their frequencies"
+            ));
+        }
+        let window = self.last_window().filter(|window| *window == context)?;
+        Some(format!(
+            "the configuration names a window of {window} tokens that not every layer has, behind which transformers \
+             hides other tokens in a prompt than it forgets later"
+        ))
+    }
+
+    /// The window that texts end with, if layers do not have it.
+    fn last_window(&self) -> Option<usize> {
+        self.sliding_window.filter(|_| self.sliding_layers.is_empty()).map(Window::size)
     }
 
     /// Numbers of layers and heads, and the width of a head, for a cache of this model. Layers are
@@ -315,7 +335,7 @@ impl ModelConfig {
             layers_without_rope: BTreeSet::new(),
             sliding_window: None,
             sliding_layers: BTreeSet::new(),
-            tie_word_embeddings: file.tie_word_embeddings.unwrap_or(defaults.tied),
+            tie_word_embeddings: file.tie_word_embeddings.is_on(defaults.tied),
             attention_bias: false,
             output_bias: false,
             mlp_bias: false,
@@ -399,8 +419,9 @@ impl ModelConfig {
 
     /// Reads whether projections of the attention have biases.
     pub(crate) fn with_biases(self, keys: &Keys) -> Self {
-        let bias = keys.shared.attention_bias(false);
-        Self { attention_bias: bias, output_bias: bias, ..self }
+        let bias = keys.shared.attention_bias.is_on(false);
+        let output_bias = keys.shared.output_bias.unwrap_or(bias);
+        Self { attention_bias: bias, output_bias, ..self }
     }
 
     fn check(&self) -> Result<()> {

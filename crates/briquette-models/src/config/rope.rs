@@ -57,18 +57,19 @@ impl RopeConfig {
         if !(theta.is_finite() && theta > 0.0) {
             return Err(invalid("rope_theta", theta, "a positive number"));
         }
+        let inner = parameters.original_max_position_embeddings;
+        let original = || one("original_max_position_embeddings", keys.original, inner);
+        let scaling = RopeScaling::from_parameters(&parameters, keys.context, original)?;
         let inner = parameters.partial_rotary_factor;
-        // `transformers` writes 1 beside parameters that say otherwise.
-        let beside = keys.partial.filter(|partial| *partial != 1.0 || inner.is_none());
-        let partial = one("partial_rotary_factor", beside, inner)?;
+        // `transformers` writes the default of a family beside parameters that say otherwise. It
+        // reads those, but where it scales frequencies.
+        let is_read = inner.is_none() || scaling != RopeScaling::Default;
+        let partial = one("partial_rotary_factor", keys.partial.filter(|_| is_read), inner)?;
         let partial_rotary_factor = partial.unwrap_or(1.0);
         if !(partial_rotary_factor > 0.0 && partial_rotary_factor <= 1.0) {
             let must_be = "above 0 and at most 1";
             return Err(invalid("partial_rotary_factor", partial_rotary_factor, must_be));
         }
-        let inner = parameters.original_max_position_embeddings;
-        let original = || one("original_max_position_embeddings", keys.original, inner);
-        let scaling = RopeScaling::from_parameters(&parameters, keys.context, original)?;
         Ok(Self { theta, partial_rotary_factor, scaling })
     }
 

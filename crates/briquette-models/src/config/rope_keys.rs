@@ -1,5 +1,7 @@
 use serde::Deserialize;
 
+use crate::config::given::Given;
+
 /// `rope_scaling`, or `rope_parameters` as newer files write it.
 #[derive(Clone, Default, PartialEq, Deserialize)]
 pub(crate) struct RopeParameters {
@@ -14,7 +16,8 @@ pub(crate) struct RopeParameters {
     pub(crate) original_max_position_embeddings: Option<usize>,
     pub(crate) beta_fast: Option<f64>,
     pub(crate) beta_slow: Option<f64>,
-    pub(crate) truncate: Option<bool>,
+    #[serde(default)]
+    pub(crate) truncate: Given<bool>,
     pub(crate) attention_factor: Option<f64>,
     pub(crate) mscale: Option<f64>,
     pub(crate) mscale_all_dim: Option<f64>,

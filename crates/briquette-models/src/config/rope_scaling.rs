@@ -119,7 +119,7 @@ impl RopeScaling {
                     factor,
                     beta_fast: require("beta_fast", Some(parameters.beta_fast.unwrap_or(32.0)))?,
                     beta_slow: require("beta_slow", Some(parameters.beta_slow.unwrap_or(1.0)))?,
-                    truncate: parameters.truncate.unwrap_or(true),
+                    truncate: parameters.truncate.is_on(true),
                     attention_factor: yarn_attention_factor(parameters, factor),
                     original_max_position_embeddings: original,
                 })

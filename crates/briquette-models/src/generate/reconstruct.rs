@@ -42,7 +42,8 @@ pub fn reconstruct<P: AsRef<[u32]>>(
     let room = context.saturating_sub(longest + told);
     let tokens = pass.repeat().tokens.min(room);
     if tokens < LEAST.min(longest) {
-        return Err(Error::PromptTooLong { tokens: longest + told + LEAST, context });
+        let (tokens, why) = (longest + told + LEAST, model.config().beyond_context());
+        return Err(Error::PromptTooLong { tokens, context, why });
     }
     for start in (0..longest).step_by(tokens) {
         let row = |prompt: &&[u32]| -> Vec<u32> {

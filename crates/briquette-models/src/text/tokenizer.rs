@@ -56,9 +56,10 @@ impl Tokenizer {
         };
         let (json, path) = match source {
             Source::Folder(_) => {
-                if path.exists() {
-                    check_regular(&path)?;
+                if !path.exists() {
+                    return Err(absent(dir.as_ref()));
                 }
+                check_regular(&path)?;
                 (fs::read(&path).map_err(|error| failed(&path, &error))?, path)
             }
             Source::Gguf(path) => (gguf::tokenizer_json(&Gguf::open(&path)?)?, path),
@@ -238,6 +239,23 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, limits: &Limits, dir: &Path) ->
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
     catch_unwind(AssertUnwindSafe(call))
         .unwrap_or_else(|_| Err("the tokenizer's description cannot be carried out here".into()))
+}
+
+/// The error of a folder without `tokenizer.json`.
+fn absent(dir: &Path) -> Error {
+    let older = ["tokenizer.model", "vocab.json", "vocab.txt"];
+    let found = older.iter().find(|name| dir.join(name).exists());
+    let why = found.map_or_else(
+        || "fetch it too".to_owned(),
+        |name| {
+            format!(
+                "{name} is not read. In Python, AutoTokenizer.from_pretrained(\"{dir}\").save_pretrained(\"{dir}\") \
+                 writes tokenizer.json of it",
+                dir = dir.display()
+            )
+        },
+    );
+    Error::Tokenizer(format!("tokenizer.json is not in {}: {why}", dir.display()))
 }
 
 fn failed(path: &Path, error: &dyn Display) -> Error {

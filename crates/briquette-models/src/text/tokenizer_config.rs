@@ -103,7 +103,7 @@ pub(crate) struct AddedToken {
 
 /// A template, or several with names.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "chat_template must be a text or a list of named ones")]
 enum Templates {
     One(String),
     Named(Vec<NamedTemplate>),

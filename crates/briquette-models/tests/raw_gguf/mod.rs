@@ -29,6 +29,12 @@ impl RawTensor {
         Self { name: name.into(), header, bytes }
     }
 
+    /// A vector in F32.
+    pub(crate) fn of(name: &str, numbers: &[f32]) -> Self {
+        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Self::new(name, &[numbers.len()], 0, bytes)
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

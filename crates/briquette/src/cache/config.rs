@@ -240,8 +240,12 @@ impl CacheConfig {
             return Ok(());
         }
         let Some(reason) = policy.looks_at_all_layers() else { return Ok(()) };
-        let found = format!("given to `{}`, which {reason}", policy.name());
-        check::refuse("windows", found, "given to a policy that goes layer by layer")
+        let found = format!("`{}`, which {reason}", policy.name());
+        check::refuse(
+            "the policy of a model that has layers with a window",
+            found,
+            "one that goes layer by layer",
+        )
     }
 
     /// The policy of each layer with a window, which keeps the tokens that the next one may see:

@@ -76,6 +76,7 @@ pub(crate) fn config_json(
         "max_window_layers": 0,
         "tie_word_embeddings": tensor("output.weight").is_none(),
         "attention_bias": tensor("blk.0.attn_q.bias").is_some(),
+        "blk.0.attn_output.bias": tensor("blk.0.attn_output.bias").is_some(),
         "mlp_bias": false,
         "bos_token_id": special_id(file, "bos")?,
         "eos_token_id": end_tokens(file)?,

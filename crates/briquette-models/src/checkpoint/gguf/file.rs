@@ -35,6 +35,9 @@ impl Gguf {
     /// # Errors
     /// [`Error::Read`], [`Error::Gguf`], [`Error::BlockType`] and [`Error::Truncated`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
+        if let Some(part) = Part::of(path).filter(|_| !path.exists()) {
+            return Err(part.missing(part.number));
+        }
         let mut whole = Self::open_one(path)?;
         let Some(count) = whole.split("split.count")?.filter(|count| *count > 1) else {
             return Ok(whole);
@@ -48,8 +51,7 @@ impl Gguf {
         for number in 2..=count {
             let path = part.path(number);
             if !path.exists() {
-                let message = format!("part {number} of {count}, {}, is absent", path.display());
-                return Err(whole.damaged(message));
+                return Err(part.missing(number));
             }
             let other = Self::open_one(&path)?;
             if other.split("split.no")? != number.checked_sub(1) {
