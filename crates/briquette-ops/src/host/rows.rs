@@ -93,6 +93,17 @@ pub(crate) fn softmax<S: Simd>(simd: S, scores: &mut [f32], sink: Option<f32>) {
     scores.iter_mut().for_each(|weight| *weight /= total);
 }
 
+/// Turns a row by angles, a pair of its halves each.
+#[inline(always)]
+pub(crate) fn turn(cosines: &[f32], sines: &[f32], row: &[f32], to: &mut [f32]) {
+    let half = row.len() / 2;
+    let ((low, high), (to_low, to_high)) = (row.split_at(half), to.split_at_mut(half));
+    for pair in 0..half {
+        to_low[pair] = low[pair] * cosines[pair] - high[pair] * sines[pair];
+        to_high[pair] = high[pair] * cosines[pair] + low[pair] * sines[pair];
+    }
+}
+
 /// Numbers from which on rows are written on all cores.
 const MANY: usize = 1 << 16;
 

@@ -92,3 +92,83 @@ fn mean_square(row: &[f32]) -> f32 {
     let rest: f32 = rest.iter().map(|number| number * number).sum();
     (sums.iter().sum::<f32>() + rest) / row.len() as f32
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Distribution;
+
+    use super::*;
+    use crate::{OpError, model};
+
+    const CHANNELS: usize = 83;
+
+    fn random<const D: usize>(dims: [usize; D], device: &Device) -> Tensor<D> {
+        Tensor::random(dims, Distribution::Normal(0.0, 3.0), (device, DType::F32))
+    }
+
+    fn assert_close(found: Tensor<2>, expected: Tensor<2>) {
+        assert_eq!(found.dims(), expected.dims());
+        let numbers = |x: Tensor<2>| x.try_into_vec_as::<f32>().unwrap();
+        for (found, expected) in numbers(found).into_iter().zip(numbers(expected)) {
+            let off = (found - expected).abs();
+            assert!(off <= 2e-6 * expected.abs().max(1.0), "{found} for {expected}");
+        }
+    }
+
+    /// One row, and more than one core takes.
+    const ROWS: [usize; 3] = [0, 1, MANY_ROWS];
+    const MANY_ROWS: usize = 900;
+
+    #[test]
+    fn norms_are_those_of_tensor_operations() {
+        let device = Device::flex();
+        device.seed(2026);
+        for rows in ROWS {
+            for (residual, weight_less_one) in [(true, false), (false, true)] {
+                let input = RmsNormInput {
+                    x: random([rows, CHANNELS], &device),
+                    residual: residual.then(|| random([rows, CHANNELS], &device)),
+                    weight: random([CHANNELS], &device),
+                    epsilon: 1e-5,
+                    weight_less_one,
+                };
+                let found = rms_norm(&input).unwrap().unwrap();
+                let expected = model::rms_norm(input);
+                assert_close(found.sum, expected.sum);
+                assert_close(found.normal, expected.normal);
+            }
+        }
+    }
+
+    #[test]
+    fn gates_are_those_of_tensor_operations() {
+        let device = Device::flex();
+        device.seed(2026);
+        for rows in ROWS {
+            for activation in [Activation::Silu, Activation::GeluTanh] {
+                // Halves of a row do not lie one after another.
+                let both = random([rows, 2 * CHANNELS], &device) * 10.0;
+                let input = GatedInput::of_halves(both, activation);
+                let found = gated(&input).unwrap().unwrap();
+                assert_close(found, model::gated(input));
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let device = Device::flex();
+        let input = RmsNormInput {
+            x: random([2, CHANNELS], &device),
+            residual: None,
+            weight: random([CHANNELS + 1], &device),
+            epsilon: 1e-5,
+            weight_less_one: false,
+        };
+        let error = rms_norm(&input).unwrap_err();
+        assert!(matches!(error, OpError::Shape { .. }), "{error}");
+        let (gate, up) = (random([2, CHANNELS], &device), random([1, CHANNELS], &device));
+        let error = gated(&GatedInput { gate, up, activation: Activation::Silu }).unwrap_err();
+        assert!(matches!(error, OpError::Shape { .. }), "{error}");
+    }
+}

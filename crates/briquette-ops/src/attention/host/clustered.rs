@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     host::{
         HostInput, View,
-        rows::{add_all, dot},
+        rows::{add_all, dot, turn},
     },
 };
 
@@ -131,11 +131,7 @@ impl Rotary {
         let position = self.positions[list / self.shared_by * columns + column];
         let cosines = &self.cosines[position * half..(position + 1) * half];
         let sines = &self.sines[position * half..(position + 1) * half];
-        let ((low, high), (to_low, to_high)) = (key.split_at(half), to.split_at_mut(half));
-        for pair in 0..half {
-            to_low[pair] = low[pair] * cosines[pair] - high[pair] * sines[pair];
-            to_high[pair] = high[pair] * cosines[pair] + low[pair] * sines[pair];
-        }
+        turn(cosines, sines, key, to);
     }
 }
 

@@ -5,7 +5,10 @@ use burn::tensor::{DType, Tensor, TensorData};
 use crate::{
     attention::rotary::RotaryTables,
     error::Result,
-    host::{HostInput, computes, rows::write},
+    host::{
+        HostInput, computes,
+        rows::{turn, write},
+    },
 };
 
 const INPUT: HostInput = HostInput("rotate");
@@ -41,13 +44,52 @@ pub(in crate::attention) fn rotate(
         let list = if lists == 1 { list / heads } else { list };
         let place = positions[list * tokens + token] * half;
         let (cosines, sines) = (&cosines[place..][..half], &sines[place..][..half]);
-        let (low, high) = x[row * head_dim..][..head_dim].split_at(half);
-        let (to_low, to_high) = rotated.split_at_mut(half);
-        for pair in 0..half {
-            to_low[pair] = low[pair] * cosines[pair] - high[pair] * sines[pair];
-            to_high[pair] = high[pair] * cosines[pair] + low[pair] * sines[pair];
-        }
+        turn(cosines, sines, &x[row * head_dim..][..head_dim], rotated);
     });
     let rotated = TensorData::new(rotated, dims);
     Ok(Some(Tensor::from_data(rotated, (&device, DType::F32))))
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Distribution, Int};
+
+    use super::*;
+    use crate::{OpError, attention};
+
+    fn random<const D: usize>(dims: [usize; D], device: &Device) -> Tensor<D> {
+        Tensor::random(dims, Distribution::Default, (device, DType::F32))
+    }
+
+    /// Positions of all heads and of each, padding among them.
+    #[test]
+    fn rows_are_those_of_tensor_operations() {
+        let device = Device::flex();
+        device.seed(2026);
+        let (batch, heads, half) = (2, 3, 9);
+        for (tokens, lists) in [(1, 1), (7, 1), (7, heads), (900, 1)] {
+            let positions = Tensor::<1, Int>::arange(0..(batch * lists * tokens) as i64, &device);
+            let positions = positions.remainder_scalar(40) - 1;
+            let rotary = RotaryTables {
+                cosines: random([64, half], &device),
+                sines: random([64, half], &device),
+                positions: positions.reshape([batch, lists, tokens]),
+            };
+            // Heads as a projection has them, token by token.
+            let x = random([batch, tokens, heads, 2 * half], &device).swap_dims(1, 2);
+            let found = rotate(&x, &rotary).unwrap().unwrap();
+            let off = (found - attention::rotate(x, rotary)).abs().max().into_scalar::<f32>();
+            assert!(off <= 1e-6, "{tokens} tokens, {lists} lists: {off}");
+        }
+    }
+
+    #[test]
+    fn positions_behind_the_tables_are_refused() {
+        let device = Device::flex();
+        let tables = random([4, 2], &device);
+        let positions = Tensor::from_ints([[[3, 4]]], &device);
+        let rotary = RotaryTables { cosines: tables.clone(), sines: tables, positions };
+        let error = rotate(&random([1, 1, 2, 4], &device), &rotary).unwrap_err();
+        assert!(matches!(error, OpError::Value { .. }), "{error}");
+    }
 }
