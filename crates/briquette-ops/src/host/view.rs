@@ -22,18 +22,6 @@ pub(crate) enum View<T> {
     Copied(Vec<T>),
 }
 
-impl Deref for View<f32> {
-    type Target = [f32];
-
-    #[inline]
-    fn deref(&self) -> &[f32] {
-        match self {
-            Self::Shared(tensor, range) => &tensor.storage()[range.clone()],
-            Self::Copied(numbers) => numbers,
-        }
-    }
-}
-
 impl Deref for View<u8> {
     type Target = [u8];
 
@@ -48,8 +36,8 @@ impl Deref for View<u8> {
     }
 }
 
-/// A view of numbers of 16 bits.
-macro_rules! halves {
+/// A view of floats.
+macro_rules! floats {
     ($number:ty) => {
         impl Deref for View<$number> {
             type Target = [$number];
@@ -65,8 +53,9 @@ macro_rules! halves {
     };
 }
 
-halves!(f16);
-halves!(bf16);
+floats!(f32);
+floats!(f16);
+floats!(bf16);
 
 /// The host's tensor of numbers that lie without gaps, and their range in it.
 fn lying<T>(tensor: FloatTensor<Flex>) -> Option<View<T>> {
