@@ -138,7 +138,7 @@ impl Model {
     ) -> Result<(Self, Weights)> {
         devices.devices().iter().try_for_each(|device| check_type(device, dtype))?;
         let mut weights = open()?;
-        let embedding = config.architecture.checkpoint_name("model.embed_tokens.weight");
+        let embedding = config.architecture.checkpoint_name(EMBEDDING);
         if config.is_text_part {
             weights.take_text_part();
         }
@@ -180,9 +180,11 @@ impl Model {
         let fill = Fill { weights: &weights, architecture, dtype };
         let turned = pairs(model.config());
         let layers = std::mem::take(&mut model.model.layers).into_iter().enumerate();
-        if let Some(matrix) = fill.quantized(EMBEDDING, &model.device(), &mut progress)? {
+        let embedding = architecture.checkpoint_name(EMBEDDING);
+        if let Some(matrix) = weights.quantized(&embedding, &model.device())? {
             model.model.embed_tokens = Embedding::quantized(matrix, dtype);
-            rest.retain(|tensor| tensor.name != format!("{EMBEDDING}.weight"));
+            rest.retain(|tensor| tensor.name != EMBEDDING);
+            progress.count(EMBEDDING);
         }
         fill.part(&mut model, "", rest, Model::projections, &mut progress)?;
         lay_out(model.projections());
@@ -220,7 +222,7 @@ fn check_type(device: &Device, dtype: DType) -> Result<()> {
 }
 
 /// The path of the embedding.
-const EMBEDDING: &str = "model.embed_tokens";
+const EMBEDDING: &str = "model.embed_tokens.weight";
 /// The path of the layers.
 const LAYERS: &str = "model.layers.";
 

@@ -1,7 +1,6 @@
 use std::collections::BTreeSet;
 
-use briquette_ops::QuantizedMatrix;
-use burn::tensor::{DType, Device, TensorData};
+use burn::tensor::{DType, TensorData};
 use burn_store::{
     ApplyError, FloatCastAdapter, ModuleAdapter, ModuleSnapshot, PyTorchToBurnAdapter,
     burn_pack::Tensor,
@@ -29,21 +28,6 @@ pub(crate) struct Fill<'a> {
 }
 
 impl Fill<'_> {
-    /// The matrix of a module, if it stays quantized.
-    pub(crate) fn quantized(
-        &self,
-        path: &str,
-        device: &Device,
-        progress: &mut Progress<'_>,
-    ) -> Result<Option<QuantizedMatrix>> {
-        let path = format!("{path}.weight");
-        let matrix = self.weights.quantized(&self.architecture.checkpoint_name(&path), device)?;
-        if matrix.is_some() {
-            progress.count(&path);
-        }
-        Ok(matrix)
-    }
-
     /// Reads these tensors, whose names begin with `prefix`, into a part of the model. Matrices of
     /// linear layers are taken as they are stored; Burn's adapter would transpose them.
     pub(crate) fn part<M: ModuleSnapshot>(
@@ -102,21 +86,18 @@ impl Fill<'_> {
         let mut taken = BTreeSet::new();
         for (path, projection) in all {
             let Projection::Dense(linear) = &*projection else { continue };
-            let path = format!("{prefix}{path}");
-            let quantized = self.quantized(&path, &linear.weight.lazy_device(), progress)?;
-            let path = format!("{path}.weight");
-            if let Some(matrix) = quantized {
-                *projection = projection.clone().with_quantized(matrix);
-                taken.insert(path);
+            let path = format!("{prefix}{path}.weight");
+            let name = self.architecture.checkpoint_name(&path);
+            let device = linear.weight.lazy_device();
+            *projection = if let Some(matrix) = self.weights.quantized(&name, &device)? {
+                projection.clone().with_quantized(matrix)
+            } else if let Some(numbers) = self.weights.numbers(&name)? {
+                Projection::Dense(linear.clone().with_stored(converted(numbers, self.dtype)))
+            } else {
                 continue;
-            }
-            let numbers = self.weights.numbers(&self.architecture.checkpoint_name(&path))?;
-            if let Some(numbers) = numbers {
-                let numbers = converted(numbers, self.dtype);
-                *projection = Projection::Dense(linear.clone().with_stored(numbers));
-                progress.count(&path);
-                taken.insert(path);
-            }
+            };
+            progress.count(&path);
+            taken.insert(path);
         }
         Ok(taken)
     }
