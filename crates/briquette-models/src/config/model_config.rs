@@ -223,6 +223,11 @@ impl ModelConfig {
         ))
     }
 
+    /// The error of tokens that do not fit into a context.
+    pub(crate) fn too_long(&self, tokens: usize, context: usize) -> Error {
+        Error::PromptTooLong { tokens, context, why: self.beyond_context() }
+    }
+
     /// The window that texts end with, if layers do not have it.
     fn last_window(&self) -> Option<usize> {
         self.sliding_window.filter(|_| self.sliding_layers.is_empty()).map(Window::size)

@@ -145,8 +145,7 @@ impl Padded {
         for (row, tokens) in lengths().enumerate() {
             let tokens = tokens.saturating_add(seen.get(row).copied().unwrap_or(0));
             if tokens > context {
-                let why = model.config().beyond_context();
-                return Err(Error::PromptTooLong { tokens, context, why });
+                return Err(model.config().too_long(tokens, context));
             }
         }
         let ids = || prompts.iter().flat_map(|prompt| prompt.as_ref());
@@ -193,9 +192,7 @@ fn fitting(
     let most = context.saturating_sub(held.max(model.most_held(policy, seen)));
     match chunk {
         _ if !in_parts => Err(Error::PromptNotInParts { tokens, context }),
-        _ if most == 0 => {
-            Err(Error::PromptTooLong { tokens, context, why: model.config().beyond_context() })
-        }
+        _ if most == 0 => Err(model.config().too_long(tokens, context)),
         Some(chunk) if chunk > most => Err(Error::ChunkTooLong { chunk, most, context }),
         chunk => Ok(chunk.or(Some(most))),
     }

@@ -1,7 +1,7 @@
 use briquette::{KvCache, PrefillCompression};
 use burn::tensor::{Tensor, TensorData};
 
-use crate::{Error, Instruction, Model, Result};
+use crate::{Instruction, Model, Result};
 
 /// Tokens of the previous part that the model starts a part from.
 const START: usize = 8;
@@ -16,9 +16,9 @@ const START: usize = 8;
 /// lengths are repeated together; one that has been repeated to its end is given its last token.
 ///
 /// # Errors
-/// [`Error::PromptTooLong`] if fewer than 16 positions are left for a part,
-/// [`Error::TokenOutOfRange`], and [`Error::Cache`] for what the cache refuses. The cache is then
-/// as it was.
+/// [`Error::PromptTooLong`](crate::Error::PromptTooLong) if fewer than 16 positions are left for a
+/// part, [`Error::TokenOutOfRange`](crate::Error::TokenOutOfRange), and
+/// [`Error::Cache`](crate::Error::Cache) for what the cache refuses. The cache is then as it was.
 pub fn reconstruct<P: AsRef<[u32]>>(
     model: &Model,
     prompts: &[P],
@@ -42,8 +42,7 @@ pub fn reconstruct<P: AsRef<[u32]>>(
     let room = context.saturating_sub(longest + told);
     let tokens = pass.repeat().tokens.min(room);
     if tokens < LEAST.min(longest) {
-        let (tokens, why) = (longest + told + LEAST, model.config().beyond_context());
-        return Err(Error::PromptTooLong { tokens, context, why });
+        return Err(model.config().too_long(longest + told + LEAST, context));
     }
     for start in (0..longest).step_by(tokens) {
         let row = |prompt: &&[u32]| -> Vec<u32> {
