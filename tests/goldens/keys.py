@@ -233,7 +233,8 @@ def beside(keys):
     """Cases of keys that stand beside the text part of a model that sees more."""
     for key in sorted(set(keys) - IDLE):
         yield f"beside: without {key}", {}, [key], None
-    for tied in [True, False]:
+        yield f"beside: null {key}", {key: None}, [], None
+    for tied in [True, False, None]:
         for head in [None, "both stored", "only the head"]:
             yield f"beside: tied {tied}: {head or 'as it is'}", dict(tie_word_embeddings=tied), [], head
     yield "beside: eos_token_id", dict(eos_token_id=[5, 6]), [], None

@@ -101,6 +101,9 @@ const READ: &[(&str, &str)] = &[
     ("chunk: null", "there are no chunks, and no layer has one"),
     ("names without the first part", "Llama 4's class there has another first part"),
     ("beside: without vision_config", "nothing of it is read"),
+    ("beside: null vision_config", "nothing of it is read"),
+    ("beside: null image_token_index", "nothing of it is read"),
+    ("beside: null mm_tokens_per_image", "nothing of it is read"),
 ];
 
 /// The folder of a checkpoint with a change.

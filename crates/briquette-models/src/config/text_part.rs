@@ -15,9 +15,11 @@ struct Parts {
     whole: Map<String, Value>,
 }
 
-/// Keys that may stand beside the text part, where they go before its own.
-const BESIDE: [&str; 5] =
-    ["tie_word_embeddings", "quantization_config", "bos_token_id", "eos_token_id", "pad_token_id"];
+/// Keys that may stand beside the text part, where they go before its own, unless they are `null`.
+const BESIDE: [&str; 4] = ["quantization_config", "bos_token_id", "eos_token_id", "pad_token_id"];
+
+/// It goes before the one of the text part even so: `null` ties nothing.
+const TIE: &str = "tie_word_embeddings";
 
 /// Returns the keys of the text part of such a file, as a file of their own.
 pub(super) fn keys_of(architecture: Architecture, text: &str, origin: &str) -> Result<String> {
@@ -25,8 +27,9 @@ pub(super) fn keys_of(architecture: Architecture, text: &str, origin: &str) -> R
     let Some(mut own) = text_config else {
         return Err(invalid("text_config", "absent", "given for this model type"));
     };
-    let stands =
-        |(key, value): &(String, Value)| BESIDE.contains(&key.as_str()) && !value.is_null();
+    let stands = |(key, value): &(String, Value)| {
+        key == TIE || BESIDE.contains(&key.as_str()) && !value.is_null()
+    };
     own.extend(whole.into_iter().filter(stands));
     let expected = architecture.model_type();
     let found = own.entry("model_type").or_insert_with(|| expected.into());
