@@ -120,6 +120,44 @@ fn each_layer_lies_on_its_device() {
     }
 }
 
+/// Weights and caches, and the device that is full first.
+#[test]
+fn a_plan_is_of_each_device() {
+    let ember = format!("{HERE}/../models/ember-7m");
+    let policy = Policy::snapkv(BUDGET);
+    let tokens = &prompts()[0];
+    for backend in backends().into_iter().filter(|backend| backend.device != host()) {
+        for map in maps(&backend.device) {
+            let model = load(map.clone());
+            let config = model.config().clone();
+            let plan = MemoryPlan::of(config, &ember, map, DType::F32, None).unwrap();
+            let devices = plan.weights_of_devices();
+            assert_eq!(devices.len(), 2);
+            let mut cache = model.cache(policy.clone()).unwrap();
+            for (device, weights) in devices {
+                assert_eq!(*weights, model.weight_bytes_on(device), "{}", backend.name);
+                let rows = |rows| cache.bytes_after_prompt_on(device, rows, tokens.len()).unwrap();
+                // There is room for any number on the other.
+                let most = |bytes: usize| {
+                    let memory = |of: &Device| if of == device { bytes as u64 } else { u64::MAX };
+                    plan.most_rows(&policy, tokens.len(), memory).unwrap()
+                };
+                let found = [weights + rows(3), weights + rows(3) - 1, *weights, 0].map(most);
+                assert_eq!(found, [3, 2, 0, 0], "{}", backend.name);
+            }
+            let of = |(device, _): &(Device, usize)| {
+                cache.bytes_after_prompt_on(device, 1, tokens.len()).unwrap()
+            };
+            let of_cache: Vec<usize> = devices.iter().map(of).collect();
+            assert!(of_cache[0] != of_cache[1], "one layer, and the others");
+            prefill(&model, &[tokens], &mut cache, None).unwrap();
+            let held = cache.bytes_held() - cache.bytes_spare();
+            assert_eq!(of_cache.iter().sum::<usize>(), held, "{}", backend.name);
+            assert_eq!(plan.weight_bytes(), devices.iter().map(|(_, bytes)| bytes).sum::<usize>());
+        }
+    }
+}
+
 #[test]
 fn what_is_of_one_device_is_refused() {
     for backend in backends().into_iter().filter(|backend| backend.device != host()) {

@@ -34,10 +34,10 @@ pub(crate) enum Error {
     OptionOfARun { option: &'static str },
     /// Weights that do not fit into the memory that a plan is for.
     #[error(
-        "the weights take {weights}, the memory is {memory}: --quantize 8 or 4 makes them smaller, --memory names \
-         another"
+        "the weights on {device} take {weights}, its memory is {memory}: --quantize 8 or 4 makes them smaller, --memory \
+         names another"
     )]
-    WeightsTooLarge { weights: String, memory: String },
+    WeightsTooLarge { device: String, weights: String, memory: String },
     /// Results in the form of an older version.
     #[error(
         "{path} holds results of an older version of briquette, which this one does not continue: name another folder \

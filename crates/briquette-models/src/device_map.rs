@@ -118,9 +118,9 @@ impl DeviceMap {
         })
     }
 
-    /// Bytes of memory of all devices; `None` where one does not tell.
+    /// Bytes of memory of all devices, each counted once; `None` where one does not tell.
     pub fn memory(&self) -> Option<u64> {
-        self.devices.iter().map(device::memory).sum()
+        each(&self.devices).map(device::memory).sum()
     }
 
     /// The memory of each device, or 1 for all where that of one is not known.
@@ -192,9 +192,18 @@ impl Placed {
 
     /// The devices, each once.
     pub(crate) fn each(&self) -> impl Iterator<Item = &Device> {
-        let devices = self.devices.iter().enumerate();
-        devices.filter(|(at, one)| !self.devices[..*at].contains(one)).map(|(_, one)| one)
+        each(&self.devices)
     }
+}
+
+/// Devices, each once.
+fn each(devices: &[Device]) -> impl Iterator<Item = &Device> {
+    let before = |at: usize| &devices[..at];
+    devices
+        .iter()
+        .enumerate()
+        .filter(move |(at, one)| !before(*at).contains(one))
+        .map(|(_, one)| one)
 }
 
 #[cfg(test)]

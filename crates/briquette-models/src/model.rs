@@ -139,21 +139,32 @@ impl Model {
         &self.warnings
     }
 
-    /// The bytes of its weights, on its device.
+    /// The bytes of its weights.
     pub fn weight_bytes(&self) -> usize {
-        struct Bytes(usize);
-        impl ModuleVisitor for Bytes {
+        self.placed.each().map(|device| self.weight_bytes_on(device)).sum()
+    }
+
+    /// The bytes of its weights on a device.
+    pub fn weight_bytes_on(&self, device: &Device) -> usize {
+        struct Bytes<'a>(&'a Device, usize);
+        impl ModuleVisitor for Bytes<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 let weight = param.val();
-                self.0 += weight.dims().iter().product::<usize>() * weight.dtype().size();
+                if weight.device() == *self.0 {
+                    self.1 += weight.dims().iter().product::<usize>() * weight.dtype().size();
+                }
             }
         }
-        let mut dense = Bytes(0);
+        let mut dense = Bytes(device, 0);
         self.visit(&mut dense);
         let mut model = self.clone();
-        let of = |projection: &Projection| projection.quantized().map_or(0, QuantizedMatrix::bytes);
-        let projections = model.projections().iter().map(|(_, one)| of(one)).sum::<usize>();
-        dense.0 + projections + self.model.embed_tokens.quantized_bytes()
+        let of = |matrix: Option<&QuantizedMatrix>| {
+            let here = matrix.filter(|matrix| matrix.device() == *device);
+            here.map_or(0, QuantizedMatrix::bytes)
+        };
+        let projections = model.projections();
+        let projections = projections.iter().map(|(_, one)| of(one.quantized())).sum::<usize>();
+        dense.1 + projections + of(self.model.embed_tokens.quantized_weight())
     }
 
     /// The configuration it was built from.

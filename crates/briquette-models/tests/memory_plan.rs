@@ -122,14 +122,14 @@ fn rows_and_context_are_the_most_that_fit() {
         (plan.weight_bytes() + plan.cache_bytes(&policy, context, rows).unwrap()) as u64
     };
     let memory = all(512, 7);
-    assert_eq!(plan.most_rows(&policy, 512, memory).unwrap(), 7);
-    assert_eq!(plan.most_rows(&policy, 512, memory - 1).unwrap(), 6);
+    assert_eq!(plan.most_rows(&policy, 512, |_| memory).unwrap(), 7);
+    assert_eq!(plan.most_rows(&policy, 512, |_| memory - 1).unwrap(), 6);
     // A quarter of 512 to 515 tokens is as many.
-    assert_eq!(plan.longest_context(&policy, 7, memory).unwrap(), 515);
-    assert_eq!(plan.longest_context(&policy, 7, memory - 1).unwrap(), 511);
-    assert_eq!(plan.most_rows(&policy, 512, 1).unwrap(), 0);
+    assert_eq!(plan.longest_context(&policy, 7, |_| memory).unwrap(), 515);
+    assert_eq!(plan.longest_context(&policy, 7, |_| memory - 1).unwrap(), 511);
+    assert_eq!(plan.most_rows(&policy, 512, |_| 1).unwrap(), 0);
     let longest = ModelConfig::from_folder(ember()).unwrap().longest_context();
-    assert_eq!(plan.longest_context(&policy, 1, u64::MAX).unwrap(), longest);
+    assert_eq!(plan.longest_context(&policy, 1, |_| u64::MAX).unwrap(), longest);
 }
 
 #[test]

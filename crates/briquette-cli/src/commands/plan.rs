@@ -1,10 +1,11 @@
 use std::{num::NonZeroUsize, path::PathBuf};
 
 use anyhow::{Context, Result};
-use briquette::{Budget, Policy};
+use briquette::{Budget, Policy, device};
 use briquette_eval::policy;
-use briquette_models::{MemoryPlan, ModelConfig, WeightBits};
+use briquette_models::{DeviceMap, MemoryPlan, ModelConfig, WeightBits};
 use briquette_report::table::{Column, Sheet};
+use burn::tensor::Device;
 use serde::Serialize;
 
 use crate::{
@@ -23,6 +24,9 @@ Examples:
   briquette plan --model MODEL --context 32768 --batch 8 --memory 24GiB
   briquette plan --model MODEL --quantize 4 --policies snapkv,kivi --budgets 50%,10%";
 
+/// What a plan of a memory leaves out.
+const NOT_COUNTED: &str = "; activations, and room for tokens to come, are not counted";
+
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -31,7 +35,7 @@ pub(crate) struct Args {
     /// Rows of a batch, each of as many tokens as the context
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Memory")]
     batch: NonZeroUsize,
-    /// Memory to fill: 24GiB [default: that of the devices, where they tell]
+    /// Memory of each device to fill: 24GiB [default: what the devices have, where they tell]
     ///
     /// The most rows at this context, and the longest context at this batch, are those that fit
     /// beside the weights.
@@ -89,6 +93,18 @@ struct Refused {
     error: String,
 }
 
+/// A device of the plan.
+#[derive(Serialize)]
+struct OnDevice {
+    #[serde(skip)]
+    device: Device,
+    #[serde(rename = "device")]
+    name: String,
+    weight_bytes: usize,
+    /// None where the device does not tell.
+    memory: Option<u64>,
+}
+
 /// The JSON of a plan.
 #[derive(Serialize)]
 struct Report {
@@ -98,8 +114,8 @@ struct Report {
     quantize: Option<WeightBits>,
     context: usize,
     batch: usize,
-    memory: Option<u64>,
     weight_bytes: usize,
+    devices: Vec<OnDevice>,
     policies: Vec<Planned>,
     refused: Vec<Refused>,
 }
@@ -117,12 +133,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let bits = args.model.quantize;
     let plan =
         MemoryPlan::of(config, &dir, devices.clone(), dtype.burn(), bits).with_context(failed)?;
-    let weights = plan.weight_bytes() as u64;
-    let memory = args.memory.map(|bytes| bytes as u64).or_else(|| devices.memory());
-    if let Some(memory) = memory.filter(|memory| *memory < weights) {
-        return Err(
-            Error::WeightsTooLarge { weights: bytes(weights), memory: bytes(memory) }.into()
-        );
+    let devices = on_devices(&plan, &name, &devices, args.memory);
+    for OnDevice { name, weight_bytes, memory, .. } in &devices {
+        let weights = *weight_bytes as u64;
+        if let Some(memory) = memory.filter(|memory| *memory < weights) {
+            let (weights, memory) = (bytes(weights), bytes(memory));
+            return Err(Error::WeightsTooLarge { weights, memory, device: name.clone() }.into());
+        }
     }
     let mut report = Report {
         model: dir.display().to_string(),
@@ -131,8 +148,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         quantize: bits,
         context,
         batch: args.batch.get(),
-        memory,
         weight_bytes: plan.weight_bytes(),
+        devices,
         policies: Vec::new(),
         refused: Vec::new(),
     };
@@ -146,6 +163,24 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
     }
     args.tables.write(&report.shown(&args.budgets), &report)
+}
+
+/// The devices of a plan with their names, as they stand in the list of all.
+fn on_devices(
+    plan: &MemoryPlan,
+    names: &str,
+    devices: &DeviceMap,
+    memory: Option<usize>,
+) -> Vec<OnDevice> {
+    let names = names.split(',').map(|name| name.split('=').next().unwrap_or(name));
+    let names: Vec<_> = devices.devices().iter().zip(names).collect();
+    let of = |(device, weight_bytes): &(Device, usize)| OnDevice {
+        name: names.iter().find(|(one, _)| *one == device).map_or("", |(_, name)| name).to_owned(),
+        weight_bytes: *weight_bytes,
+        memory: memory.map(|bytes| bytes as u64).or_else(|| device::memory(device)),
+        device: device.clone(),
+    };
+    plan.weights_of_devices().iter().map(of).collect()
 }
 
 /// Files and folders that are read.
@@ -177,9 +212,14 @@ impl Report {
         label: &str,
         policy: &Policy,
     ) -> briquette_models::Result<Planned> {
-        let Self { context, batch, memory, .. } = *self;
-        let rows = memory.map(|memory| plan.most_rows(policy, context, memory));
-        let longest = memory.map(|memory| plan.longest_context(policy, batch, memory));
+        let Self { context, batch, .. } = *self;
+        let memory = |device: &Device| {
+            let of = self.devices.iter().find(|of| of.device == *device);
+            of.and_then(|of| of.memory).unwrap_or(0)
+        };
+        let told = self.tells_memory();
+        let rows = told.then(|| plan.most_rows(policy, context, memory));
+        let longest = told.then(|| plan.longest_context(policy, batch, memory));
         Ok(Planned {
             policy: label.to_owned(),
             budget: policy.budget().map(|budget| budget.to_string()),
@@ -190,6 +230,23 @@ impl Report {
         })
     }
 
+    fn tells_memory(&self) -> bool {
+        self.devices.iter().all(|of| of.memory.is_some())
+    }
+
+    /// The memory of each device, with what weights take of it where there are several.
+    fn memory(&self) -> Option<String> {
+        let memory = |of: &OnDevice| of.memory.map(bytes);
+        if let [one] = &*self.devices {
+            return memory(one);
+        }
+        let weights = |of: &OnDevice| bytes(of.weight_bytes as u64);
+        let line =
+            |of| Some(format!("{} on {}, {} for weights", memory(of)?, of.name, weights(of)));
+        let lines: Option<Vec<_>> = self.devices.iter().map(line).collect();
+        Some(lines?.join("\n         "))
+    }
+
     fn shown(&self, budgets: &[Budget]) -> Shown {
         let Self { model, device, dtype, context, batch, .. } = self;
         let prompts = if *batch == 1 { "prompt" } else { "prompts" };
@@ -197,15 +254,12 @@ impl Report {
             "weights  {} of {model}, in {dtype} on {device}\ncache    of {batch} {prompts} of {context} tokens\n",
             bytes(self.weight_bytes as u64)
         );
-        if let Some(memory) = self.memory {
-            before += &format!(
-                "memory   {}; activations, and room for tokens to come, are not counted\n",
-                bytes(memory)
-            );
+        if let Some(memory) = self.memory() {
+            before += &format!("memory   {memory}{NOT_COUNTED}\n");
         }
         let mut tables =
             vec![self.sheet("cache", budgets, |planned| Some(bytes(planned.cache_bytes as u64)))];
-        if self.memory.is_some() {
+        if self.tells_memory() {
             let number = |number: Option<usize>| number.map(|number| number.to_string());
             tables.push(self.sheet("most rows", budgets, |planned| number(planned.rows)));
             tables.push(self.sheet("longest context", budgets, |planned| number(planned.context)));

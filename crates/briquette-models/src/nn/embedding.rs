@@ -45,11 +45,11 @@ impl Embedding {
         }
     }
 
-    /// Bytes of the weights, if they are quantized.
-    pub(crate) fn quantized_bytes(&self) -> usize {
+    /// The weights, if they are quantized.
+    pub(crate) fn quantized_weight(&self) -> Option<&QuantizedMatrix> {
         match self {
-            Self::Dense(_) => 0,
-            Self::Quantized(inner) => inner.weight.bytes(),
+            Self::Dense(_) => None,
+            Self::Quantized(inner) => Some(&inner.weight),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Bytes of a cache that are known before its first token.
 
+use burn::tensor::Device;
+
 use super::{KvCache, recurrent::RecurrentShape};
 use crate::{
     Budget, Result,
@@ -29,6 +31,29 @@ impl KvCache {
     /// [budget](crate::Policy::holds_budget);
     /// [`Error::BytesTooFew`](crate::Error::BytesTooFew) for a budget in bytes.
     pub fn bytes_after_prompt(&self, rows: usize, tokens: usize) -> Result<usize> {
+        self.planned_bytes(rows, tokens, |_| true)
+    }
+
+    /// Returns those of [`bytes_after_prompt`](Self::bytes_after_prompt) that lie on `device`, of a
+    /// cache whose layers lie on several. On a device that has no layer it is 0.
+    ///
+    /// # Errors
+    /// As [`bytes_after_prompt`](Self::bytes_after_prompt).
+    pub fn bytes_after_prompt_on(
+        &self,
+        device: &Device,
+        rows: usize,
+        tokens: usize,
+    ) -> Result<usize> {
+        self.planned_bytes(rows, tokens, |of| of == device)
+    }
+
+    fn planned_bytes(
+        &self,
+        rows: usize,
+        tokens: usize,
+        counts: impl Fn(&Device) -> bool,
+    ) -> Result<usize> {
         count("rows", rows)?;
         count("tokens of a prompt", tokens)?;
         columns("tokens of a prompt", tokens)?;
@@ -39,13 +64,15 @@ impl KvCache {
         if self.policy.takes_budget() && !self.policy.holds_budget() {
             return refuse("policy", self.policy.name(), "one that keeps no more than its budget");
         }
-        let layers = 0..self.shape.layers;
+        let counts = |place: &usize| counts(self.devices.of(*place));
         let states = self.config.recurrent_shapes().iter().enumerate();
-        let of_state = |(layer, shape): (usize, &RecurrentShape)| {
-            shape.bytes_on(self.devices.rows(self.place_of_state(layer))).saturating_mul(rows)
+        let states = states.map(|(layer, shape)| (self.place_of_state(layer), shape));
+        let of_state = |(place, shape): (usize, &RecurrentShape)| {
+            shape.bytes_on(self.devices.rows(place)).saturating_mul(rows)
         };
-        let states = states.map(of_state);
-        layers
+        let states = states.filter(|(place, _)| counts(place)).map(of_state);
+        (0..self.shape.layers)
+            .filter(counts)
             .map(|layer| self.layer_bytes(layer, rows, tokens))
             .try_fold(states.fold(0, usize::saturating_add), |sum, bytes| {
                 Ok(sum.saturating_add(bytes?))
