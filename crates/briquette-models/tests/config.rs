@@ -148,6 +148,9 @@ fn what_would_be_computed_wrongly_is_refused() {
         (json!({ "partial_rotary_factor": 0.0 }), "partial_rotary_factor"),
         (json!({ "rope_scaling": { "rope_type": "longrope", "factor": 2.0 } }), "short_factor"),
         (
+        // `transformers` lets tokens see those behind them.
+        (json!({ "is_causal": false }), "is_causal"),
+        (json!({ "is_causal": null }), "is_causal"),
             json!({ "rope_scaling": { "type": "yarn", "original_max_position_embeddings": 1 } }),
             "original_max_position_embeddings",
         ),

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Architecture, DEFAULTS, Defaults, Names};
 use crate::{
@@ -95,7 +96,7 @@ struct OwnKeys {
     attn_logit_softcapping: Given<f64>,
     #[serde(default)]
     final_logit_softcapping: Given<f64>,
-    use_bidirectional_attention: Option<bool>,
+    use_bidirectional_attention: Option<Value>,
     sliding_window_pattern: Option<usize>,
     rope_local_base_freq: Option<f64>,
 }
@@ -119,8 +120,9 @@ impl OwnKeys {
         defaults: Defaults,
         absent: Caps,
     ) -> Result<ModelConfig> {
-        if self.use_bidirectional_attention == Some(true) {
-            return Err(unsupported("use_bidirectional_attention", true, "false"));
+        let sees_later = self.use_bidirectional_attention.as_ref();
+        if let Some(found) = sees_later.filter(|found| **found != Value::Bool(false)) {
+            return Err(unsupported("use_bidirectional_attention", found, "false"));
         }
         // `transformers` does not look at the cap of Gemma 3, which published files do not have.
         let cap = self.attn_logit_softcapping.clone().or(absent.scores);

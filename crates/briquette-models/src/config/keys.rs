@@ -68,6 +68,9 @@ pub(crate) struct SharedKeys {
     /// The kind of each layer, as newer files write it.
     pub(crate) layer_types: Option<Vec<String>>,
     #[serde(default)]
+    /// Whether tokens see those before them alone.
+    #[serde(default)]
+    pub(crate) is_causal: Given<bool>,
     pub(crate) tie_word_embeddings: Given<bool>,
     #[serde(default)]
     pub(crate) attention_bias: Given<bool>,

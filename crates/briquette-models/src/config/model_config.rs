@@ -288,6 +288,9 @@ impl ModelConfig {
             ("max_position_embeddings", context),
         ];
         for (key, value) in positive {
+        if !file.is_causal.is_on(true) {
+            return Err(unsupported("is_causal", false, "true"));
+        }
             check_positive(key, value)?;
         }
         // Lists of layers are made of this before the rest is checked.
