@@ -27,6 +27,23 @@ fn absent_keys_take_the_defaults_of_transformers() {
     assert!(config.eos_token_ids.is_empty());
 }
 
+/// As `transformers` 5.2 does: the default is that of an absent key.
+#[test]
+fn a_rotated_part_that_is_null_is_all() {
+    for (family, absent) in [("glm", 0.5), ("glm4", 0.5), ("qwen3_next", 0.25)] {
+        let part = |keys: Value| {
+            let keys = with_keys(json!({ "model_type": family }), &keys).to_string();
+            ModelConfig::from_json(&keys).unwrap().rope.partial_rotary_factor
+        };
+        assert_eq!(part(json!({})), absent, "{family}");
+        assert_eq!(part(json!({ "partial_rotary_factor": null })), 1.0, "{family}");
+        assert_eq!(part(json!({ "partial_rotary_factor": 0.75 })), 0.75, "{family}");
+        let inside =
+            json!({ "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75 });
+        assert_eq!(part(json!({ "rope_parameters": inside })), 0.75, "{family}");
+    }
+}
+
 #[test]
 fn special_tokens_come_as_numbers_lists_null_or_minus_one() {
     let ids = |eos: Value| read(json!({ "eos_token_id": eos })).unwrap().eos_token_ids;
@@ -131,6 +148,9 @@ fn what_would_be_computed_wrongly_is_refused() {
         (json!({ "rope_parameters": { "full_attention": { "factor": 2.0 } } }), "rope_parameters"),
         (json!({ "partial_rotary_factor": 0.5 }), "partial_rotary_factor"),
         (json!({ "layer_types": ["chunked_attention", "full_attention"] }), "layer_types"),
+        // `transformers` lets tokens see those behind them.
+        (json!({ "is_causal": false }), "is_causal"),
+        (json!({ "is_causal": null }), "is_causal"),
     ];
     for (keys, named) in unsupported {
         assert_unsupported(read(keys), named);
@@ -148,9 +168,6 @@ fn what_would_be_computed_wrongly_is_refused() {
         (json!({ "partial_rotary_factor": 0.0 }), "partial_rotary_factor"),
         (json!({ "rope_scaling": { "rope_type": "longrope", "factor": 2.0 } }), "short_factor"),
         (
-        // `transformers` lets tokens see those behind them.
-        (json!({ "is_causal": false }), "is_causal"),
-        (json!({ "is_causal": null }), "is_causal"),
             json!({ "rope_scaling": { "type": "yarn", "original_max_position_embeddings": 1 } }),
             "original_max_position_embeddings",
         ),

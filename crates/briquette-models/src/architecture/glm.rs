@@ -1,8 +1,5 @@
 use super::{Architecture, DEFAULTS, Defaults, Names};
-use crate::{
-    ModelConfig, Result,
-    config::keys::{Keys, SharedKeys},
-};
+use crate::{ModelConfig, Result, config::keys::Keys};
 
 /// GLM-4 of 2024 (GLM Team, [arXiv:2406.12793](https://arxiv.org/abs/2406.12793)): Llama with one
 /// matrix for both sides of SwiGLU, biases of queries, keys and values, and rotated pairs of
@@ -29,17 +26,7 @@ fn of(architecture: Architecture, keys: &Keys) -> Result<ModelConfig> {
         head_dim: Some(128),
         ..DEFAULTS
     };
-    let inside = |keys: &SharedKeys| {
-        [&keys.rope_parameters, &keys.rope_scaling]
-            .into_iter()
-            .flatten()
-            .any(|parameters| parameters.partial_rotary_factor.is_some())
-    };
-    let absent = (!inside(&keys.shared)).then_some(0.5);
-    let keys = &keys.with_shared(SharedKeys {
-        partial_rotary_factor: keys.shared.partial_rotary_factor.or(absent),
-        ..keys.shared.clone()
-    });
+    let keys = &keys.with_shared(keys.shared.clone().partly_rotated(0.5));
     let config = ModelConfig::shared(architecture, keys, defaults)?;
     let attention_bias = keys.shared.attention_bias.is_on(true);
     ModelConfig { attention_bias, ..config }.without_windows(keys)

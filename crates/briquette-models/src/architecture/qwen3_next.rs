@@ -3,10 +3,7 @@ use serde::Deserialize;
 use super::{Architecture, Defaults, Names, qwen2::DEFAULTS_OF_QWEN, qwen3};
 use crate::{
     Activation, DeltaNetConfig, ExpertsConfig, ModelConfig, Result, Routing,
-    config::{
-        given::Given,
-        keys::{Keys, SharedKeys},
-    },
+    config::{given::Given, keys::Keys},
     setting::{check_positive, unsupported},
 };
 
@@ -25,7 +22,8 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         head_dim: Some(256),
         ..DEFAULTS_OF_QWEN
     };
-    let config = qwen3::normed(Architecture::Qwen3Next, &partly_rotated(keys), defaults)?;
+    let keys = &keys.with_shared(keys.shared.clone().partly_rotated(0.25));
+    let config = qwen3::normed(Architecture::Qwen3Next, keys, defaults)?;
     if config.hidden_act != Activation::Silu {
         let found = keys.shared.hidden_act.as_deref().unwrap_or_default();
         return Err(unsupported("hidden_act", found, "silu for this model type"));
@@ -33,16 +31,6 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let layers = config.num_hidden_layers;
     let delta_net = own.delta_net(keys, layers)?;
     Ok(ModelConfig { experts: own.experts(layers)?, delta_net: Some(delta_net), ..config })
-}
-
-/// The keys with the rotated part of a head that a file means which says none.
-fn partly_rotated<'a>(keys: &Keys<'a>) -> Keys<'a> {
-    let shared = keys.shared.clone();
-    let inside = [&shared.rope_parameters, &shared.rope_scaling].into_iter().flatten();
-    let given = inside.filter_map(|parameters| parameters.partial_rotary_factor).count() > 0;
-    let absent = (!given).then_some(0.25);
-    let partial_rotary_factor = shared.partial_rotary_factor.or(absent);
-    keys.with_shared(SharedKeys { partial_rotary_factor, ..shared })
 }
 
 /// The layers that keep a state, and all that there are.

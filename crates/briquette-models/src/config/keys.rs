@@ -57,7 +57,8 @@ pub(crate) struct SharedKeys {
     pub(crate) head_dim: Option<usize>,
     pub(crate) rms_norm_eps: Option<f64>,
     pub(crate) rope_theta: Option<f64>,
-    pub(crate) partial_rotary_factor: Option<f64>,
+    #[serde(default)]
+    pub(crate) partial_rotary_factor: Given<f64>,
     pub(crate) rope_scaling: Option<RopeParameters>,
     pub(crate) rope_parameters: Option<RopeParameters>,
     pub(crate) max_position_embeddings: Option<usize>,
@@ -82,6 +83,17 @@ pub(crate) struct SharedKeys {
     pub(crate) hidden_activation: Option<String>,
     pub(crate) quantization_config: Option<serde_json::Value>,
     pub(crate) bos_token_id: Option<i64>,
+    /// The same with the rotated part of a head that a file means which says none.
+    pub(crate) fn partly_rotated(self, absent: f64) -> Self {
+        let inside = [&self.rope_parameters, &self.rope_scaling].into_iter().flatten();
+        let said = inside.filter_map(|parameters| parameters.partial_rotary_factor).count() > 0;
+        let partial_rotary_factor = match self.partial_rotary_factor {
+            Given::Absent if !said => Given::Value(absent),
+            given => given,
+        };
+        Self { partial_rotary_factor, ..self }
+    }
+
     pub(crate) eos_token_id: Option<TokenIds>,
     pub(crate) pad_token_id: Option<i64>,
 }

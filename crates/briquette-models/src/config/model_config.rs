@@ -311,7 +311,7 @@ impl ModelConfig {
         let rope = RopeConfig::from_keys(&RopeKeys {
             theta: file.rope_theta,
             default_theta: defaults.theta,
-            partial: file.partial_rotary_factor,
+            partial: file.partial_rotary_factor.clone().or(None),
             context,
             original: file.original_max_position_embeddings,
             scaling: file.rope_scaling.clone(),
