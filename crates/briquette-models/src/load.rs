@@ -14,6 +14,7 @@ use crate::{
         source, unstack,
         weights::{Expected, Slot, Weights},
     },
+    config::generation::GenerationKeys,
     model::lay_out,
     nn::{
         decoder::Layer,
@@ -108,7 +109,12 @@ impl Model {
     ) -> Result<Self> {
         let (dir, devices) = (dir.as_ref(), devices.into());
         let open = || Weights::open(dir);
-        Self::load_weights(config, dir, open, &devices, dtype, &mut progress)
+        let mut model = Self::load_weights(config, dir, open, &devices, dtype, &mut progress)?;
+        let asks = GenerationKeys::of_folder(dir)?.map_or_else(Vec::new, |keys| keys.not_applied());
+        model.warnings.extend(asks.into_iter().map(|asked| {
+            format!("{}: generation_config.json says {asked}, which is not applied", dir.display())
+        }));
+        Ok(model)
     }
 
     /// As [`load_as`](Self::load_as), of the bytes of a safetensors file: for a program without

@@ -171,6 +171,24 @@ fn a_head_that_differs_from_the_embedding_is_taken_and_told_of() {
 }
 
 #[test]
+fn what_a_generation_config_asks_for_in_vain_is_told() {
+    let dir = Tiny::new().folder();
+    let write = |keys: serde_json::Value| {
+        fs::write(dir.path().join("generation_config.json"), keys.to_string()).unwrap();
+        load(dir.path()).unwrap().warnings().to_vec()
+    };
+    let idle = json!({
+        "repetition_penalty": 1.0, "min_length": 0, "suppress_tokens": [], "bad_words_ids": null, "temperature": 0.6,
+    });
+    assert!(write(idle).is_empty());
+    let told = write(json!({ "repetition_penalty": 1.05, "suppress_tokens": [3] }));
+    let [penalty, tokens] = &*told else { panic!("{told:?}") };
+    assert!(
+        penalty.contains("repetition_penalty = 1.05") && tokens.contains("suppress_tokens = [3]")
+    );
+}
+
+#[test]
 fn a_head_without_its_embedding_is_both() {
     let mut tiny = Tiny::new();
     let weight = tiny.tensors.remove("model.embed_tokens.weight").unwrap();

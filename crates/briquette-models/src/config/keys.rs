@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::{
     Result,
@@ -13,12 +14,6 @@ use crate::{
 #[derive(Deserialize)]
 pub(crate) struct Family {
     pub(crate) model_type: String,
-}
-
-/// The keys of a `generation_config.json` that matter here.
-#[derive(Deserialize)]
-pub(crate) struct GenerationKeys {
-    pub(crate) eos_token_id: Option<TokenIds>,
 }
 
 /// A `config.json` as it is written.
@@ -69,20 +64,25 @@ pub(crate) struct SharedKeys {
     /// The kind of each layer, as newer files write it.
     pub(crate) layer_types: Option<Vec<String>>,
     #[serde(default)]
-    /// Whether tokens see those before them alone.
-    #[serde(default)]
-    pub(crate) is_causal: Given<bool>,
     pub(crate) tie_word_embeddings: Given<bool>,
     #[serde(default)]
     pub(crate) attention_bias: Given<bool>,
     pub(crate) mlp_bias: Option<bool>,
+    /// Whether tokens see those before them alone.
+    #[serde(default)]
+    pub(crate) is_causal: Given<bool>,
     /// Of a GGUF file, in which the output projection may have none beside the others.
     #[serde(rename = "blk.0.attn_output.bias")]
     pub(crate) output_bias: Option<bool>,
     pub(crate) hidden_act: Option<String>,
     pub(crate) hidden_activation: Option<String>,
-    pub(crate) quantization_config: Option<serde_json::Value>,
+    pub(crate) quantization_config: Option<Value>,
     pub(crate) bos_token_id: Option<i64>,
+    pub(crate) eos_token_id: Option<TokenIds>,
+    pub(crate) pad_token_id: Option<i64>,
+}
+
+impl SharedKeys {
     /// The same with the rotated part of a head that a file means which says none.
     pub(crate) fn partly_rotated(self, absent: f64) -> Self {
         let inside = [&self.rope_parameters, &self.rope_scaling].into_iter().flatten();
@@ -94,11 +94,6 @@ pub(crate) struct SharedKeys {
         Self { partial_rotary_factor, ..self }
     }
 
-    pub(crate) eos_token_id: Option<TokenIds>,
-    pub(crate) pad_token_id: Option<i64>,
-}
-
-impl SharedKeys {
     /// The sliding window of a file, `absent` if it does not say.
     pub(crate) fn window(&self, absent: Option<usize>) -> Option<usize> {
         self.sliding_window.clone().or(absent)

@@ -6,6 +6,7 @@ pub(crate) mod attn_temperature;
 pub(crate) mod cache_attention;
 pub(crate) mod delta_net_config;
 pub(crate) mod experts_config;
+pub(crate) mod generation;
 pub(crate) mod given;
 pub(crate) mod keys;
 pub(crate) mod latent_config;

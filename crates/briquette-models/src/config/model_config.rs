@@ -24,7 +24,8 @@ use crate::{
     },
     config::{
         activation,
-        keys::{Family, GenerationKeys, Keys, TokenIds, token},
+        generation::GenerationKeys,
+        keys::{Family, Keys, TokenIds, token},
         quantization,
         rope::RopeConfig,
         rope_keys::RopeKeys,
@@ -165,12 +166,9 @@ impl ModelConfig {
             }
         };
         let mut config = Self::from_file(dir.join("config.json"))?;
-        let path = dir.join("generation_config.json");
-        if path.exists() {
-            let file: GenerationKeys = parse(&read_text(&path)?, &path.display().to_string())?;
-            if let Some(ids) = file.eos_token_id {
-                config.eos_token_ids = ids.tokens();
-            }
+        let generation = GenerationKeys::of_folder(&dir)?;
+        if let Some(ids) = generation.and_then(|keys| keys.eos_token_id) {
+            config.eos_token_ids = ids.tokens();
         }
         Ok(config)
     }
@@ -288,10 +286,10 @@ impl ModelConfig {
             ("max_position_embeddings", context),
         ];
         for (key, value) in positive {
+            check_positive(key, value)?;
+        }
         if !file.is_causal.is_on(true) {
             return Err(unsupported("is_causal", false, "true"));
-        }
-            check_positive(key, value)?;
         }
         // Lists of layers are made of this before the rest is checked.
         let most = 1 << 16;
