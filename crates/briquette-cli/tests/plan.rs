@@ -47,7 +47,7 @@ fn a_plan_fits_the_terminal_and_programs() {
     let (table, _) = done(command(args).env("COLUMNS", "80"));
     let mut lines = table.lines().filter(|line| line.contains(['│', '┆', '╞', '┌']));
     assert!(lines.all(|line| line.chars().count() <= 80), "{table}");
-    let says = ["weights  13.5 MiB of ", "of 8 prompts of 2048 tokens", "most rows", "12.5%"];
+    let says = ["weights  27.0 MiB of ", "of 8 prompts of 2048 tokens", "most rows", "12.5%"];
     assert_says(&table, &says);
     let tsv = stdout([&args[..], &["--format", "tsv"]].concat());
     let cells = tsv.lines().filter(|line| !line.is_empty()).map(|line| line.split('\t').count());
@@ -61,14 +61,14 @@ fn a_plan_fits_the_terminal_and_programs() {
     };
     let most = planned(&plan, "h2o", Some("25%"))["rows"].as_u64().unwrap();
     assert!(of_rows(&most.to_string()) <= 24 << 30 && of_rows(&(most + 1).to_string()) > 24 << 30);
-    // The type of the file where no device is named, and that of a run where one is.
+    // The type of a run.
     let dtype = |more: &[&str]| {
         let plan = json([&["plan", "--model", MODEL], more].concat());
         (plan["dtype"].as_str().unwrap().to_owned(), plan["weight_bytes"].as_u64().unwrap())
     };
-    let (stored, half) = dtype(&[]);
-    assert_eq!((stored.as_str(), dtype(&["--device", "flex"])), ("bf16", ("f32".into(), 2 * half)));
-    assert!(dtype(&["--quantize", "4"]).1 < half);
+    let (named, whole) = dtype(&[]);
+    assert_eq!((named.as_str(), dtype(&["--dtype", "bf16"])), ("f32", ("bf16".into(), whole / 2)));
+    assert!(dtype(&["--quantize", "4"]).1 < whole / 2);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn what_a_model_refuses_is_named() {
 #[test]
 fn a_plan_that_cannot_be_is_refused() {
     let plan = |more: &[&str]| refused([&["plan", "--model", MODEL], more].concat());
-    assert_says(&plan(&["--memory", "1MiB"]), &["take 13.5 MiB", "is 1.0 MiB", "--quantize"]);
+    assert_says(&plan(&["--memory", "1MiB"]), &["take 27.0 MiB", "is 1.0 MiB", "--quantize"]);
     for context in ["0", "5000"] {
         assert_says(&plan(&["--context", context]), &["context", context, "from 1 to 4096"]);
     }

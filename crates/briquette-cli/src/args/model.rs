@@ -153,20 +153,11 @@ impl ModelArgs {
 
     /// The type to load a model in: the one named, or the file's where all devices compute in it.
     /// Files that cannot be read are told of when the model is.
-    fn dtype_on(&self, dir: &Path, devices: &DeviceMap) -> run::Dtype {
+    pub(crate) fn dtype_on(&self, dir: &Path, devices: &DeviceMap) -> run::Dtype {
         if let Some(dtype) = self.dtype {
             return dtype.into();
         }
         Model::default_dtype(dir, devices.clone()).map_or(run::Dtype::F32, named)
-    }
-
-    /// The type that a plan is for: the one named, or that of a device that is named, or else the
-    /// file's.
-    pub(crate) fn planned_dtype(&self, dir: &Path, devices: &DeviceMap) -> Result<run::Dtype> {
-        if self.dtype.is_some() || self.device().is_some() {
-            return Ok(self.dtype_on(dir, devices));
-        }
-        Ok(named(Model::stored_dtype(dir)?))
     }
 
     /// The folder of the model, which need not be there.

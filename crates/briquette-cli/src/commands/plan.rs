@@ -129,7 +129,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let config = ModelConfig::from_folder(&dir).with_context(failed)?;
     let context = args.model.context.unwrap_or(config.max_position_embeddings);
     config.clone().with_context(context)?;
-    let dtype = args.model.planned_dtype(&dir, &devices).with_context(failed)?;
+    let dtype = args.model.dtype_on(&dir, &devices);
     let bits = args.model.quantize;
     let plan =
         MemoryPlan::of(config, &dir, devices.clone(), dtype.burn(), bits).with_context(failed)?;
