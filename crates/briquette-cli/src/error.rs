@@ -38,6 +38,9 @@ pub(crate) enum Error {
          names another"
     )]
     WeightsTooLarge { device: String, weights: String, memory: String },
+    /// A plan of policies that are all refused.
+    #[error("none of the policies can be planned:\n{}", refusals.trim_end())]
+    NothingPlanned { refusals: String },
     /// Results in the form of an older version.
     #[error(
         "{path} holds results of an older version of briquette, which this one does not continue: name another folder \

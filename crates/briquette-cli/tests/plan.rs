@@ -94,6 +94,8 @@ fn a_plan_that_cannot_be_is_refused() {
     let (_dir, [empty]) = folder(["empty"]);
     fs::create_dir(&empty).unwrap();
     assert_says(&refused(["plan", "--model", text(&empty)]), &[text(&empty)]);
+    let many = ["--batch", "99999999999", "--policies", "full"];
+    assert_says(&plan(&many), &["none of the policies", "full: ", "at most"]);
     for more in [["--memory", "24"], ["--batch", "0"]] {
         refused_with(2, [&["plan", "--model", MODEL][..], &more].concat());
     }

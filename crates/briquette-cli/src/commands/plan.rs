@@ -162,6 +162,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
             }
         }
     }
+    if report.policies.is_empty() {
+        return Err(Error::NothingPlanned { refusals: report.remarks() }.into());
+    }
     args.tables.write(&report.shown(&args.budgets), &report)
 }
 
