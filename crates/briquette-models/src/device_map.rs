@@ -6,8 +6,9 @@ use crate::{
     setting::{check_positive, invalid},
 };
 
-/// The key of errors.
-const KEY: &str = "the devices of a model";
+/// The keys of errors.
+const DEVICES: &str = "the number of devices";
+const SPLIT: &str = "the split of layers among devices";
 
 /// The devices that a model is shared out among, its layers in order: activations move once from
 /// one device to the next.
@@ -35,7 +36,7 @@ impl DeviceMap {
     /// # Errors
     /// [`Error::InvalidSetting`](crate::Error::InvalidSetting) for no devices.
     pub fn by_memory(devices: Vec<Device>) -> Result<Self> {
-        check_positive(KEY, devices.len())?;
+        check_positive(DEVICES, devices.len())?;
         Ok(Self { devices, layers: None })
     }
 
@@ -45,7 +46,7 @@ impl DeviceMap {
     /// [`Error::InvalidSetting`](crate::Error::InvalidSetting) for no devices, or one without a
     /// layer.
     pub fn by_layers(shares: Vec<(Device, usize)>) -> Result<Self> {
-        check_positive(KEY, shares.len())?;
+        check_positive(DEVICES, shares.len())?;
         shares.iter().try_for_each(|(_, layers)| check_positive("layers of a device", *layers))?;
         let (devices, layers) = shares.into_iter().unzip();
         Ok(Self { devices, layers: Some(layers) })
@@ -79,7 +80,7 @@ impl DeviceMap {
             return Self::by_memory(shares.into_iter().map(|(device, _)| device).collect());
         }
         if given != shares.len() {
-            return Err(invalid(KEY, names, "with layers for each, or for none"));
+            return Err(invalid(SPLIT, names, "with layers for each, or for none"));
         }
         let counted = |(device, layers): (Device, Option<usize>)| Some((device, layers?));
         Self::by_layers(shares.into_iter().filter_map(counted).collect())
@@ -106,7 +107,7 @@ impl DeviceMap {
             Some(counts) if counts.iter().sum::<usize>() != layers.len() => {
                 let shown: Vec<String> = counts.iter().map(ToString::to_string).collect();
                 let found = format!("{} layers", shown.join(" + "));
-                return Err(invalid(KEY, found, format!("{} layers together", layers.len())));
+                return Err(invalid(SPLIT, found, format!("{} layers together", layers.len())));
             }
             Some(counts) => counts.clone(),
             None => by_shares(&self.shares(), (first, layers, last)),
