@@ -169,17 +169,15 @@ impl HostKv for Clusters {
             return self.tail.score(simd, (list, 0), queries, scores, columns);
         };
         let mut turned = vec![0.0; self.dims[2]];
-        let mut score = |column: usize, key: &[f32], norm: f32| {
+        let of_token = |(column, row)| (column, self.row(&self.directions, row), norms[column]);
+        let of_tail =
+            (self.width..).zip(self.tail.keys(list)).map(|(column, key)| (column, key, 1.0));
+        // One loop: its vector code would not be compiled into two.
+        for (column, key, norm) in self.tokens(list).map(of_token).chain(of_tail) {
             rotary.turn(list, column, columns, key, &mut turned);
             for (query, scores) in queries.chunks(self.dims[2]).zip(scores.chunks_mut(columns)) {
                 scores[column] = norm * dot(simd, query, &turned);
             }
-        };
-        for (column, row) in self.tokens(list) {
-            score(column, self.row(&self.directions, row), norms[column]);
-        }
-        for (column, key) in (self.width..).zip(self.tail.keys(list)) {
-            score(column, key, 1.0);
         }
     }
 
