@@ -50,11 +50,13 @@ fn alone(test: &str) -> bool {
 }
 
 /// Runs the one test of this name in a process of its own, which sees this variable, and returns
-/// what it said.
+/// what it said. There glibc's allocator has one arena: each thread's would keep what was freed
+/// there, more or less of it as threads fall.
 pub(crate) fn run_alone(test: &str, variable: &str, value: &OsStr) -> String {
     let ran = Command::new(env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(variable, value)
+        .env("MALLOC_ARENA_MAX", "1")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ran.stderr) + String::from_utf8_lossy(&ran.stdout);
