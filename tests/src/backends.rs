@@ -143,14 +143,21 @@ fn opengl() -> Device {
 /// The host's device by a connection to a server in this process.
 #[cfg(feature = "remote")]
 fn remote() -> Device {
-    static ADDRESS: LazyLock<String> = LazyLock::new(|| {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("the port").to_string();
-        let transport = WebSocketTransport::from_listener(listener);
-        thread::spawn(|| RemoteServer::new([Device::flex()]).serve(transport));
-        format!("remote:ws://{address}")
-    });
+    static ADDRESS: LazyLock<String> = LazyLock::new(serve);
     briquette::device::open(&ADDRESS).expect("a server of this process")
+}
+
+/// A new server of the host's device in this process, under the name that opens it.
+///
+/// # Panics
+/// If no port is free.
+#[cfg(feature = "remote")]
+pub fn serve() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("the port").to_string();
+    let transport = WebSocketTransport::from_listener(listener);
+    thread::spawn(|| RemoteServer::new([Device::flex()]).serve(transport));
+    format!("remote:ws://{address}")
 }
 
 fn cannot_open(name: &str, why: &str) -> ! {

@@ -54,17 +54,19 @@ fn policies() -> [Policy; 7] {
     ]
 }
 
+/// What a model says, and what its cache keeps.
+fn answer(model: &Model, policy: &Policy) -> (Vec<Vec<u32>>, Vec<i64>, Vec<usize>) {
+    let mut cache = model.cache(policy.clone()).unwrap();
+    let texts = texts(model, &mut cache);
+    // Rows leave, and those that stay go on.
+    cache.select_rows(&[1]).unwrap();
+    let next = Tensor::from_data([[7_i32]], &model.device());
+    let next = model.forward_last(next, &mut cache).unwrap().argmax(1);
+    (texts, next.try_into_vec_as::<i64>().unwrap(), cache.tokens_kept(1).unwrap())
+}
+
 #[test]
 fn texts_are_those_of_one_device() {
-    let answer = |model: &Model, policy: &Policy| {
-        let mut cache = model.cache(policy.clone()).unwrap();
-        let texts = texts(model, &mut cache);
-        // Rows leave, and those that stay go on.
-        cache.select_rows(&[1]).unwrap();
-        let next = Tensor::from_data([[7_i32]], &model.device());
-        let next = model.forward_last(next, &mut cache).unwrap().argmax(1);
-        (texts, next.try_into_vec_as::<i64>().unwrap(), cache.tokens_kept(1).unwrap())
-    };
     let whole = load(&host());
     let expected = policies().map(|policy| answer(&whole, &policy));
     for backend in backends() {
@@ -78,6 +80,21 @@ fn texts_are_those_of_one_device() {
                 assert_eq!(answer(&model, policy), *expected, "{what}");
             }
         }
+    }
+}
+
+#[cfg(feature = "remote")]
+#[test]
+fn texts_of_two_servers_are_those_of_one_device() {
+    use briquette_tests::backends::serve;
+
+    let [one, other] = [serve(), serve()];
+    let map = DeviceMap::open(&format!("{one}=2,{other}=6")).unwrap();
+    let (whole, apart) = (load(&host()), load(map));
+    assert_eq!(apart.devices().len(), 2);
+    for policy in policies() {
+        let what = policy.name().to_owned();
+        assert_eq!(answer(&apart, &policy), answer(&whole, &policy), "{what}");
     }
 }
 
